@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from joulelab.twin.workload_progress import WorkloadModel
 
 COUNTED = re.compile(r"(\d{1,2})x([A-Za-z]\w*)")
-# What of a GPU is physical; the rest is what NVML tells of it.
+# The physical parameters of a GPU; the others are only shown by NVML.
 GPU = (
     "idle_w", "active_w", "max_w", "min_cap_w", "default_cap_w", "max_cap_w", "slowdown", "cold", "warm_up_s",
     "idle_c", "max_c",
@@ -71,7 +71,7 @@ def is_node_name(word: str) -> bool:
 
 
 def list_nodes() -> list[dict[str, Any]]:
-    """Return what there is to say of each of joulelab's own nodes in a line; one that is broken hides no others."""
+    """Return name, title and workloads of joulelab's own nodes; a broken one hides no others."""
     from joulelab.twin import nodefile
 
     rows = []
@@ -98,29 +98,29 @@ def list_parameters(found: Description) -> dict[str, Any]:
     """Return the physical parameters of a node by name; those of GPUs of several kinds by their numbers."""
     node = found.node
     kinds = [gpu for k, gpu in enumerate(node.gpus) if gpu not in node.gpus[:k]]
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for gpu in kinds:
         numbers = [k for k, each in enumerate(node.gpus) if each == gpu]
         key = "gpu" if len(kinds) == 1 else "gpu:" + ",".join(map(str, numbers))
-        told |= {f"{key}.model": gpu.name, f"{key}.count": len(numbers)}
-        told |= {f"{key}.{name}": getattr(gpu, name) for name in GPU}
-    told["packages"] = node.packages
+        values |= {f"{key}.model": gpu.name, f"{key}.count": len(numbers)}
+        values |= {f"{key}.{name}": getattr(gpu, name) for name in GPU}
+    values["packages"] = node.packages
     for part in PARTS:
         one = getattr(node, part)
-        told |= {f"{part}.{each.name}": getattr(one, each.name) for each in fields(one)}
-    return told | {"spread": node.spread, "seed": node.seed}
+        values |= {f"{part}.{each.name}": getattr(one, each.name) for each in fields(one)}
+    return values | {"spread": node.spread, "seed": node.seed}
 
 
 def describe_node(name: str, found: Description) -> dict[str, Any]:
     """Return all of a node as plain data."""
-    told = {
+    data = {
         "node": name, "title": found.title, "calibrated": found.calibrated, "chosen": found.chosen,
         "sources": found.sources, "parameters": list_parameters(found), "workloads": found.workloads,
         "meters": found.meters,
     }  # fmt: skip
     import msgspec
 
-    plain: dict[str, Any] = msgspec.to_builtins(told)
+    plain: dict[str, Any] = msgspec.to_builtins(data)
     return plain
 
 
@@ -195,10 +195,10 @@ def _word_meters(found: Description) -> Iterator[str]:
     for name, meter in found.meters.items():
         flaws = meter.flaws
         window = f"means of {flaws.window_s:g} s" if flaws.window_s else "points"
-        told = f"{window} each {flaws.period_s:g} s" if flaws.period_s else window
+        updates = f"{window} each {flaws.period_s:g} s" if flaws.period_s else window
         gain = f", gains differ by {meter.gain_sd:.2%}" if meter.gain_sd else ""
         own = meter.family == "nvml" or flaws == PanelFlaws()  # what a GPU's own meter gets wrong stands with the GPU
-        what = "with the flaws of its kind" if own else f"shows {told} in steps of {flaws.quantum_w:g} W"
+        what = "with the flaws of its kind" if own else f"shows {updates} in steps of {flaws.quantum_w:g} W"
         yield f"{name}: {meter.family} at {meter.point}, asked each {meter.ask_s:g} s, {what}{gain}"
 
 
@@ -237,7 +237,7 @@ def _read_description(
 
 
 def _split_words(words: tuple[str, ...], given: str | None) -> tuple[tuple[str, ...], str | None]:
-    """Take a node off the words: return what is left of them, and its name or file. Raises ConfigError."""
+    """Split a node off the words: return the other words, and its name or file. Raises ConfigError."""
     first = words[0] if words else ""
     if not (COUNTED.fullmatch(first) or first.endswith(".toml") or (given is None and first and is_node_name(first))):
         return words, given

@@ -120,7 +120,7 @@ class _SlotWorker:
         return f"its worker died, {ending}{f': {text}' if text else ''}"
 
     def close_files(self) -> None:
-        """Close what is open."""
+        """Close its pipes."""
         for file in (self.process.stdin, self.process.stdout, self._errors):
             if file is not None:
                 with contextlib.suppress(OSError):
@@ -144,7 +144,7 @@ class TwinExecutor:
         self._deal_slots()
 
     def poll(self, timeout_s: float, also: Sequence[int] = ()) -> list[SlotEnd | SlotWait]:
-        """Return the slots that have ended, waiting so long at most."""
+        """Return the slots that have ended, waiting for `timeout_s` (s) at most."""
         if not self._ended:
             with contextlib.suppress(InterruptedError):
                 ready, _, _ = select.select([*(w.answers_fd for w in self._workers), *also], (), (), timeout_s)
@@ -167,11 +167,11 @@ class TwinExecutor:
                 worker.process.kill()
 
     def is_over(self, claim: Mapping[str, Any]) -> bool | None:  # noqa: ARG002
-        """Know nothing: of this machine the claim itself tells."""
+        """Return None: claims of this machine are checked by their process."""
         return None
 
     def list_open_jobs(self) -> list[str]:
-        """Leave nothing: what was started is waited for."""
+        """Return none: every worker ends with the executor."""
         return []
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class TwinExecutor:
         self._workers.clear()
 
     def _deal_slots(self) -> None:
-        """Give what is queued to those that have least; start a worker where all are busy and there may be more."""
+        """Give queued slots to the workers with the fewest; start another one where all are busy."""
         while self._queue:
             open_ = [w for w in self._workers if w.process.stdin is not None and not w.process.stdin.closed]
             least = min(open_, key=lambda w: len(w.slots), default=None)

@@ -1,7 +1,7 @@
 """Run a simulated GPU job on a served twin: `python -m joulelab.twin.job --gpus 4 --work 200 --speed 20`.
 
-It lets its GPUs draw power in the truth file of JOULELAB_TWIN, goes slower under a cap or locked clocks, tells
-joulelab the work done, and prints a line per step; what it truly cost is in the truth file. The twin has to be idle
+It lets its GPUs draw power in the truth file of JOULELAB_TWIN, goes slower under a cap or locked clocks,
+reports its work to joulelab, and prints a line per step; its true energy is in the truth file. The twin has to be idle
 otherwise: `joulelab twin 8xrtx6000 --idle -- CMD`. With `--workload NAME` it goes through the stages of a workload that
 the node's file models instead.
 """
@@ -45,8 +45,8 @@ MOST_SCALE: Final = 1e6
 class Job:
     """Describe a job: `work` steps of `batch` samples at `speed` (steps/s) on one GPU without a cap.
 
-    `load` is the share of dynamic power; `scaling` what is left of the efficiency at each doubling of the GPUs;
-    `noise` the relative spread of speed between runs; `phases` name stretches of the work by their share of it.
+    `load` is the share of dynamic power; `scaling` the efficiency that each doubling of the GPUs leaves;
+    `noise` the relative spread of speed between runs; `phases` are stretches of the work, with their shares.
     """
 
     gpus: tuple[int, ...]
@@ -227,7 +227,7 @@ class StagedRun(SimulatedJob):
         count = len(self._widths)
         waiting = deque([(begin_ns, 0)])  # pieces that are planned and not yet begun; `count` is the end
         self._announce_piece(0, begin_ns)
-        last, since_ns, left, end_ns = 0, begin_ns, 1.0, begin_ns  # of the last one planned, so much is left
+        last, since_ns, left, end_ns = 0, begin_ns, 1.0, begin_ns  # `left` is a share of the last planned piece
         with self._marks as marks:
             while waiting or last < count:
                 planned, until_ns = [], self._now() + round(AHEAD_S * NS)
@@ -251,7 +251,7 @@ class StagedRun(SimulatedJob):
     def _announce_due(self, planned: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Announce pieces that are due (ns), and return when they really begin.
 
-        Where this process was held up, what is over already is left out, and the next one begins late.
+        Where this process was held up, pieces that are over already are left out, and the next one begins late.
         """
         for number, (due_ns, piece) in enumerate(planned, 1):
             at_ns = max(due_ns, self._now())

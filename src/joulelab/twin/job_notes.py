@@ -1,4 +1,4 @@
-"""Keep which simulated jobs run on a twin, and let its leaves draw what they want: one note per job, one lock for all.
+"""List the simulated jobs of a twin, and let its leaves draw their power: one note per job, one lock for all.
 
 A job that was killed leaves its note behind; whoever comes next (another job, the server) finds it gone and lets its
 GPUs idle.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from joulelab.twin.model import Node
     from joulelab.twin.truth import Truth
 
-# A segment begins this much later than it is written, so that nobody has already read the time it changes.
+# A segment begins this much later than it is written, so that no reader has seen that time before.
 LEAD_S: Final = 0.02
 # The load that a full GPU is for the CPU package that feeds it, and the memory that a job takes on it.
 CPU_SHARE: Final = 0.35
@@ -40,7 +40,7 @@ _PACKAGE: Final = ("cpu", "core")
 
 @dataclass(frozen=True, slots=True)
 class JobDemand:
-    """Hold what a job asks of a node: `watts` of its GPUs if nothing holds them down, and loads (0 to 1) of the rest.
+    """Hold the demand of a job: `watts` of its GPUs without caps, and loads (0 to 1) of the rest of the node.
 
     `packages` are the share of time that each is awake, the load of its cores, and that of its memory.
     """
@@ -52,7 +52,7 @@ class JobDemand:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """Tell what a job did: steps, and from when to when (ns) it worked; `signal` ended it early."""
+    """Hold the result of a job: steps, and from when to when (ns) it worked; `signal` ended it early."""
 
     steps: int
     begin_ns: int
@@ -61,7 +61,7 @@ class JobEnd:
 
 
 def feed_gpus(node: Node, watts: Mapping[int, float]) -> JobDemand:
-    """Return what a job asks whose host does no more than feed its GPUs (W): `CPU_SHARE` of their load."""
+    """Return the demand of a job whose host only feeds its GPUs (W): `CPU_SHARE` of their load."""
     count = len(node.gpus)
     loads = [0.0] * count
     for gpu, wanted_w in watts.items():
@@ -120,13 +120,13 @@ class JobBoard:
             )  # fmt: skip
 
     def put_demand(self, asked: JobDemand, at_ns: int) -> None:
-        """Let this job ask for something else from `at_ns` on."""
+        """Replace the demand of this job from `at_ns` on."""
         with self._lock_notes():
             self._write_note({"owner": identify_process(), **asdict(asked)})
             self._settle_power(at_ns)
 
     def clear_demand(self, at_ns: int) -> None:
-        """Let this job want nothing any more from `at_ns` on."""
+        """End the demand of this job from `at_ns` on."""
         with self._lock_notes():
             self._note.unlink(missing_ok=True)
             self._settle_power(at_ns)

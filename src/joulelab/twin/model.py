@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 MIB = 1 << 20
 FULL_RPM = 13_000.0
-COOLING_S = 5.0  # what is warm, and fans that cool it, are shown as the mean power of so long has them
+COOLING_S = 5.0  # temperatures and fans follow the mean power of this time
 CLOCK_POWER = 2.0  # dynamic power goes with this power of the clock: between that of a fixed voltage, 1, and 3
 LEAST_CLOCK = 0.25  # assumed: a CPU's lowest clock, as a share of its highest; no cap gets it lower
 _FAN_KNOTS = 26
@@ -34,7 +34,7 @@ class Gpu:
     `architecture` and `brand` are NVML's numbers; `max_w` is what a full load would draw without a cap, `active_w` what
     a kernel draws that occupies next to nothing of the chip (None: no more than idle). Under a cap work takes longer by
     `t/t0 = 1 + a ((P/P0)^-k - 1)`, with a and k of `slowdown`. A cold chip leaks less: its dynamic power is lower by
-    `cold`, a share of it that dies out with `warm_up_s`.
+    the share `cold`, which decays with `warm_up_s`.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Gpu:
         return self.idle_w if self.active_w is None else self.active_w
 
     def draws_w(self, busy: Floats | float, occupied: Floats | float) -> Floats | float:
-        """Return the power (W) of a warm chip: kernels run for a share `busy` of the time and occupy so much of it."""
+        """Return the power (W) of a warm chip: kernels run for a share `busy` of the time and occupy a share of it."""
         return self.idle_w + busy * (self.least_w - self.idle_w + occupied * (self.max_w - self.least_w))
 
     def compute_stretch(self, share: float) -> float:
@@ -121,7 +121,7 @@ class Gpu:
         return np.where(np.greater(busy, 0), mhz, float(self.sm_idle_mhz))
 
     def compute_celsius(self, mean_w: Floats | float) -> Floats:
-        """Return its temperature (degrees Celsius) after it drew so much on average for `COOLING_S`."""
+        """Return its temperature (degrees Celsius) from its mean power over `COOLING_S`."""
         share = np.clip(np.subtract(mean_w, self.idle_w) / (self.max_w - self.idle_w), 0.0, 1.0)
         return np.asarray(self.idle_c + (self.max_c - self.idle_c) * share)
 
@@ -296,7 +296,7 @@ def find_gpu_model(name: str) -> Gpu:
 class Node:
     """Describe a node. `spread` is the relative standard deviation of power between equal GPUs, drawn from `seed`.
 
-    `rated_w` is what its nameplate says, 0 where that is not known: those who estimate go by it, the model does not.
+    `rated_w` is the power on its nameplate, 0 where unknown: only estimates use it, the model does not.
     """
 
     name: str = "twin"
@@ -321,7 +321,7 @@ class Node:
     leaves = list_leaves  # the name in papers/, which is rebuilt at the moment
 
     def draw_factor(self, gpu: int) -> float:
-        """Return by how much one GPU draws more than its model says."""
+        """Return the power of one GPU relative to its model."""
         return max(0.5, 1 + self.spread * float(draw_normal(self.seed, _SPREAD, gpu)[0]))
 
     def get_board(self, gpu: int) -> Gpu:
@@ -360,7 +360,7 @@ class Node:
     def draws_w(self, leaf: str, load: Floats | float, awake: Floats | float = 1.0) -> Floats | float:
         """Return the power (W) of a leaf with a load from 0 to 1, without caps. Raises ConfigError for no leaf.
 
-        That of a GPU is the share of time that kernels run on the whole chip; a package is awake for a share of it.
+        That of a GPU is the share of time that kernels run on the whole chip; a package is awake for the share `awake`.
         """
         kind, _, number = leaf.partition(":")
         idle_w, max_w = self.range_w(leaf)

@@ -47,13 +47,13 @@ _ABOVE_ZERO: Final = ("ask_s", "rated_w", "flutter_s", "warm_up_s", "packages")
 _SIGNED: Final = ("gain_error", "offset_w", "seed")
 _ENDLESS: Final = "_for_s"  # a flaw that lasts for ever
 _ABOUT = ("title", "calibrated", "chosen", "sources")
-# Tables of a node file that say something else than what the node is.
+# Tables of a node file beside those of the node itself.
 _BESIDE = ("gpu", "profiles", "powercap", "workloads", "meters", *_ABOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
-    """Declare the tables of a node file; what is not given is as `Node` has it."""
+    """Declare the tables of a node file; missing ones have the defaults of `Node`."""
 
     name: str | None = None
     packages: int | None = None
@@ -79,7 +79,7 @@ class NodeFile:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Hold what a node file says: the node, its loads, how workloads get on there, and the meters mounted on it.
+    """Hold the content of a node file: the node, its loads, models of workloads, and the meters mounted on it.
 
     `calibrated` are the published figures that numbers were fitted to, `chosen` those that assumed numbers were chosen
     knowing (the numbers decide them), both by id; `sources` names the origin of numbers.
@@ -147,7 +147,7 @@ def _describe(text: str, table: Mapping[str, Any], where: str) -> Description:
 
 
 def find_wrong_numbers(table: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
-    """Yield the place of every number of a node's file that cannot be meant, and what is wrong with it."""
+    """Yield the place of every wrong number of a node file, and the reason."""
     for place, number in _find_numbers({name: part for name, part in table.items() if name not in _ABOUT}, ()):
         key = next(part for part in reversed(place) if isinstance(part, str))
         wrong = _check_number(key, number, free="options" in place[:-1] or "parameters" in place[:-1])
@@ -172,7 +172,7 @@ def _make_float(value: float) -> float:
 
 
 def _check_number(key: str, number: float, *, free: bool) -> str:
-    """Return what is wrong with a number, nothing where it may be."""
+    """Return why a number is wrong, empty where it is right."""
     if number == math.inf and key.endswith(_ENDLESS):
         return ""
     if not math.isfinite(number):
@@ -226,9 +226,9 @@ def _check_stages(name: str, workload: Any, mistakes: Mistakes) -> bool:
 
 
 def fill_stages(name: str, workload: Any, mistakes: Mistakes) -> Any:
-    """Return the table of a workload with what its program says: when stages come, their samples and batches.
+    """Return the table of a workload, completed by its program: conditions, samples and batches of stages.
 
-    What the table says itself comes first. A stage that has `each` is the node's own and stays as it is; others are
+    Keys of the table take precedence. A stage that has `each` is the node's own and stays as it is; others are
     stages of the program, by `name` and `part`. A workload without a program stays as it is.
     """
     stages = workload.get("stages") if isinstance(workload, dict) else None
@@ -264,7 +264,7 @@ def _check_meter(meter: MountedMeter, node: Node, mistakes: Mistakes, place: tup
 
 
 def _read_gpus(tables: list[dict[str, Any]], mistakes: Mistakes) -> tuple[Gpu, ...]:
-    """Return the GPUs: each table names a model, how many there are, and what is different about them."""
+    """Return the GPUs: each table has a model, a count, and changed parameters."""
     found: list[Gpu] = []
     for n, table in enumerate(tables):
         count = table.get("count", 1)

@@ -1,4 +1,4 @@
-"""Lay out one run of a workload on a node in virtual time: the true power of every point, and what was done when.
+"""Lay out one run of a workload on a node in virtual time: the true power of every point, and its stages.
 
 What a run asks of the node before it has a clock (`Course`) is the same in real time.
 """
@@ -120,7 +120,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class GpuWants:
-    """Hold what the GPUs do from each time (ns) on: the share of it that kernels run, the power (W) without caps."""
+    """Hold the demand of the GPUs from each time (ns) on: share of time with kernels, power (W) without caps."""
 
     t_ns: Ints
     busy: Floats
@@ -134,7 +134,7 @@ class GpuWants:
 class Timeline:
     """Hold what truly happens from `begin_ns` (idle) over `start_ns` to `end_ns` (the workload) to `close_ns` (idle).
 
-    Points are those of a truth file. `spans` tell what the workload did; nothing here is measured.
+    Points are those of a truth file. `spans` are the stages of the workload; nothing here is measured.
     """
 
     def __init__(
@@ -162,15 +162,10 @@ class Timeline:
                 next=suggest_name(of, power_curves.list_points(self.node)),
             )
         if of not in self._leaves and not self._made:
-            heating = [self._leaves[leaf] for leaf in power_curves.list_heating_leaves(self._leaves)]
-            whole = power_curves.NodeCurves(self.node)
-            whole.replace_from(heating, self.begin_ns)
-            others = [
-                self._leaves[leaf]
-                for leaf in power_curves.list_heating_leaves(self._leaves)
-                if not leaf.startswith("gpu")
-            ]
-            psys = Curve()
+            heating = {leaf: self._leaves[leaf] for leaf in power_curves.list_heating_leaves(self._leaves)}
+            whole, psys = power_curves.NodeCurves(self.node), Curve()
+            whole.replace_from(list(heating.values()), self.begin_ns)
+            others = [curve for leaf, curve in heating.items() if not leaf.startswith("gpu")]
             psys.replace_from(add_curves([whole.curves["fans"], *others], self.begin_ns))
             self._made = {**whole.curves, "psys": psys}
         return part, self._leaves[of] if of in self._leaves else self._made[of]

@@ -37,7 +37,7 @@ ROOM = 1 << 16
 class Truth:
     """Read and extend a truth file; the source of every true power (W) and energy (J) of a twin.
 
-    Points are the leaves (`gpu:0`, `cpu:0`, `core:0`, `dram:0`, `host`) and what is derived from them: `fans`,
+    Points are the leaves (`gpu:0`, `cpu:0`, `core:0`, `dram:0`, `host`) and points derived from them: `fans`,
     `node.dc`, `node.ac`, `psys`, and for each cord `outlet:1` and `psu:1` (AC) and `psu.dc:1`. Times are
     CLOCK_MONOTONIC in ns. One object may be used by several threads.
     """
@@ -209,7 +209,7 @@ class Truth:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def append(self, leaf: str, t_ns: npt.ArrayLike, start_w: npt.ArrayLike, end_w: npt.ArrayLike) -> None:
-        """Add segments (ns, W, W) to a leaf: not before what is there, the last one constant; raise ConfigError."""
+        """Add segments (ns, W, W) to a leaf: not before the existing ones, the last one constant; raise ConfigError."""
         rows = make_segment_rows(t_ns, start_w, end_w)
         with self._lock_file():
             record = self._leaves[self._find_leaf(leaf)]
@@ -399,7 +399,7 @@ class Truth:
 
     @contextlib.contextmanager
     def _edit_gpu(self, gpu: int) -> Iterator[Any]:
-        """Change a GPU's lists while readers wait: an odd sequence number tells them to."""
+        """Change a GPU's lists while readers wait: an odd sequence number makes them wait."""
         with self._lock_file():
             state = self._get_gpu(gpu)["state"]
             state["sequence"] += 1

@@ -268,7 +268,7 @@ def _align_page(at: int) -> int:
 def write_truth_file(path: Path, node: Node, segments: Mapping[str, Segments], start_ns: int, room: int) -> None:
     """Write a truth file with these segments (ns, W, W) and `room` for more of each; raise ConfigError if it exists.
 
-    The file is sparse: what is not used takes no space. It becomes valid with its last write.
+    The file is sparse: unused room takes no space. It becomes valid with its last write.
     """
     text = msgspec.json.encode(node)
     head = np.zeros(1, dtype=HEADER)

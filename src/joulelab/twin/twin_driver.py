@@ -28,7 +28,7 @@ def read_machine_load() -> float:
 
 
 class Driver:
-    """Run `step` every `period_s` (s) in a thread while the block lasts; `error` says why it stopped early."""
+    """Run `step` every `period_s` (s) in a thread while the block lasts; `error` is the reason of an early stop."""
 
     def __init__(self, period_s: float) -> None:
         self.error: JoulelabError | None = None
@@ -109,7 +109,7 @@ class ScriptDriver(Driver):
 
     @staticmethod
     def is_needed(profiles: Mapping[str, Profile], written_s: float = HORIZON_S) -> bool:
-        """Return whether profiles go on after what is written."""
+        """Return whether profiles go on after the written stretch."""
         return any(p.period_s is not None or p.at_s[-1] + p.shift_s > written_s for p in profiles.values())
 
     def step(self) -> float:

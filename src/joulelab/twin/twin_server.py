@@ -43,8 +43,8 @@ def list_servers() -> list[str]:
 class WallMeters:
     """Serve instruments of a truth file from the beginning of the block to its end.
 
-    `missing` says why a server is not there; `environment` is what to export. `flaws` go by server.
-    `rated_w` is what the node's nameplate says, 0 where it says nothing.
+    `missing` is the reason of a missing server; `environment` holds the variables to export. `flaws` go by server.
+    `rated_w` is the power on the node's nameplate, 0 where unknown.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class TwinServer:
             self.truth = stack.enter_context(
                 Truth.create(path, self._node, profiles=self._profiles, start_ns=self._start_ns, **room)
             )
-            # Twins have the same devices: the state of one is nobody else's.
+            # Twins have the same devices: each has a state of its own.
             state = self.directory / "state"
             state.mkdir()
             self.environment = {"JOULELAB_TWIN": str(path), "JOULELAB_STATE": str(state)} | self._place_library()

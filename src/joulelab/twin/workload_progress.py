@@ -30,8 +30,8 @@ MOST_PIECES: Final = 1_000_000  # stretches of constant power in a run
 class Stage:
     """Describe a stretch of a workload; numbers may name its parameters (`"epochs"`).
 
-    `name` is the phase that the real workload marks, empty where it marks none; `part` tells stages of one phase apart;
-    `each` says whether it comes once or in every epoch; `on` restricts it to runs on the GPUs or on the CPUs, `when` to
+    `name` is the phase that the real workload marks, empty where there is none; `part` distinguishes its stages;
+    `each` is `run` for once, `epoch` for every epoch; `on` restricts it to runs on the GPUs or on the CPUs, `when` to
     those where a parameter is above 0 (`"host_memory"`), or is not (`"!host_memory"`). Times in s, rates in samples/s
     of one device (GPU, or all CPUs), saturated and without a cap. `busy` is the share of time that kernels run on the
     GPUs in use, `intensity` how much of the chip they occupy with large batches, `half_batch` the samples of a step on
@@ -76,7 +76,7 @@ class Stage:
 class WorkloadModel:
     """Describe a workload: its stages in order, how often an epoch comes, and the scatter between runs.
 
-    `parameters` are those of the real workload where a study does not say otherwise. `time_scatter` and `power_scatter`
+    `parameters` are those of the real workload where a study gives no others. `time_scatter` and `power_scatter`
     are relative standard deviations, drawn once for a run.
     """
 

@@ -1,4 +1,4 @@
-"""Place the cells of a study on twins: the description of each node, the request of each cell, and what is refused."""
+"""Place the cells of a study on twins: the description of each node, the request of each cell, and refusals."""
 
 from __future__ import annotations
 
@@ -33,24 +33,28 @@ if TYPE_CHECKING:
 KEPT = ("gpus",)
 
 
+def _list_kinds() -> dict[str, Any]:
+    """Return the types of the parts of a description that a study keeps."""
+    from joulelab.twin.flaws import MountedMeter
+    from joulelab.twin.model import Node
+
+    return {"node": Node, "workloads": dict[str, WorkloadModel], "meters": dict[str, MountedMeter]}
+
+
 def make_options(name: str, described: Description | None = None) -> dict[str, Any]:
     """Return the options of a node type that is a twin: its name, its description, and a hash of that.
 
-    `described` is what `name` (a node of joulelab's own, or a file) says unless given. Raises ConfigError.
+    `described` replaces the description of `name` (a node of joulelab's own, or a file). Raises ConfigError.
     """
     import msgspec
 
-    from joulelab.twin.flaws import MountedMeter
-    from joulelab.twin.model import Node
     from joulelab.twin.nodefile import find_node
-    from joulelab.twin.workload_progress import WorkloadModel
 
     found = described or find_node(name)
-    kinds: dict[str, Any] = {"node": Node, "workloads": dict[str, WorkloadModel], "meters": dict[str, MountedMeter]}
     # Through the types, so that a number that may be 700 or 700.0 has one form, and one hash.
     plain = {
         key: msgspec.to_builtins(msgspec.convert(msgspec.to_builtins(getattr(found, key)), kind))
-        for key, kind in kinds.items()
+        for key, kind in _list_kinds().items()
     }
     text = json.dumps(plain, sort_keys=True)
     return {
@@ -64,20 +68,13 @@ def read_description(node: NodeType) -> Description:
     """Return the description of the twin that a node type is. Raises ConfigError."""
     import msgspec
 
-    from joulelab.twin.flaws import MountedMeter
-    from joulelab.twin.model import Node
     from joulelab.twin.nodefile import Description, find_node
-    from joulelab.twin.workload_progress import WorkloadModel
 
     plain = node.options.get("description")
     if plain is None:
         return find_node(str(node.options.get("twin", "")))
     try:
-        return Description(
-            msgspec.convert(plain["node"], type=Node),
-            workloads=msgspec.convert(plain["workloads"], type=dict[str, WorkloadModel]),
-            meters=msgspec.convert(plain["meters"], type=dict[str, MountedMeter]),
-        )
+        return Description(**{key: msgspec.convert(plain[key], type=kind) for key, kind in _list_kinds().items()})
     except (msgspec.ValidationError, KeyError) as error:
         where, then = f"node type {node.name}", "remove the study's folder, or run it by the joulelab that made it"
         raise ConfigError("the twin's description cannot be read", where=where, why=str(error), next=then) from None
@@ -186,7 +183,7 @@ def _read_limits(node: Node, devices: Iterable[int], cell: PlannedCell, knob: st
 
 
 def list_given(cell: PlannedCell) -> dict[str, str]:
-    """Return what a study says for the workload of a cell: its parameters; of a command, knobs but joulelab's own."""
+    """Return the parameters that a study gives the workload of a cell; for a command, its knobs but joulelab's own."""
     if not cell.workload.kind:
         return {name: str(value.value) for name, value in cell.knobs.items() if name not in OWN}
     words = [word for word in cell.make_argv()[1:] if "=" in word and not word.startswith("--")]
@@ -194,25 +191,25 @@ def list_given(cell: PlannedCell) -> dict[str, str]:
 
 
 def find_unused(cell: PlannedCell, model: WorkloadModel, folder: Path) -> tuple[list[str], dict[str, ConfigError]]:
-    """Return what a study says for a workload that it has as a parameter, but that the model does not depend on.
+    """Return the given parameters that the workload has, but the model does not depend on.
 
-    And, by name, what is wrong: what neither has, and what the model depends on and is no number. `folder` is that of
+    And, by name, mistakes: unknown parameters, and texts where the model needs a number. `folder` is that of
     the study file.
     """
-    said, used = list_given(cell), list_used_names(model)
-    own, wrong = _list_own_parameters(cell, list(said), folder), {}
-    for name, text in said.items():
+    given, used = list_given(cell), list_used_names(model)
+    own, wrong = _list_own_parameters(cell, list(given), folder), {}
+    for name, text in given.items():
         if name in used and not read_numbers({name: text}):
             wrong[name] = ConfigError(f"{name} is {text!r}", where=name, why="the twin's model takes a number for it")
         try:
             check_names(model, [] if name in own else [name], name)
         except ConfigError as error:
             wrong[name] = error
-    return [name for name in said if name not in used and name not in (*SPECIAL, *wrong)], wrong
+    return [name for name in given if name not in used and name not in (*SPECIAL, *wrong)], wrong
 
 
 def _list_own_parameters(cell: PlannedCell, names: list[str], folder: Path) -> set[str]:
-    """Return the parameters that the real workload has, of a notebook which of these; none where nobody can tell."""
+    """Return the parameters that the real workload has, of a notebook those of `names`; none where they are unknown."""
     if cell.workload.kind == "reference":
         from joulelab.run import workload_registry
 
@@ -231,7 +228,7 @@ def _list_own_parameters(cell: PlannedCell, names: list[str], folder: Path) -> s
 
 
 def _read_parameters(cell: PlannedCell, model: WorkloadModel) -> dict[str, float]:
-    """Return the workload's numbers: its defaults where the twin does not know better, what the study says first."""
+    """Return the workload's numbers: those of the study, else of the twin's model, else its defaults."""
     given = list_given(cell) if cell.workload.kind else {}
     usual: Mapping[str, str] = {}
     if cell.workload.kind == "reference":
@@ -248,13 +245,13 @@ def _read_parameters(cell: PlannedCell, model: WorkloadModel) -> dict[str, float
 WORDS = "Only knobs and parameters reach the twin's model; the words of the command do not."
 MOST_READINGS = 20_000_000  # of one meter in a slot: 23 days at 10 Hz
 LEAST_S = 1e-4  # between two readings
-ANALYZER = "analyzer"  # it tells every update of its own
+ANALYZER = "analyzer"  # it reads every update
 # What meters are tried on: a run of a second.
 TRIED = WorkloadModel(stages=(Stage(seconds=1.0),), epochs=1, parameters={})
 
 
 def check_cells(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) -> list[str]:
-    """Refuse what the twins of these cells cannot do; each problem is told once. Return what is to be warned of."""
+    """Refuse cells that their twins cannot run, each problem once. Return warnings."""
     names = dict.fromkeys(cell.workload.node_type for cell in cells)
     described = {name: read_description(plan.nodes[name]) for name in names}
     mounted = {name: meters.family for each in described.values() for name, meters in each.meters.items()}
@@ -264,12 +261,12 @@ def check_cells(plan: Plan, cells: Sequence[PlannedCell], refusals: Refusals) ->
             then = suggest_name(name, sorted(known))
             refusals.add(ConfigError(f"no twin has the meter {name!r}", where="meters", next=then), ("meters",))
     sound = [name for name, each in described.items() if _check_meters(each, plan.nodes[name], plan.settings, refusals)]
-    told: set[str] = set()
+    seen: set[str] = set()
     for cell in cells:
         node = cell.workload.node_type
         for error, place in _find_problems(plan, described[node], cell, refusals, read=node in sound):
-            if str(error) not in told:
-                told.add(str(error))
+            if str(error) not in seen:
+                seen.add(str(error))
                 refusals.add(error, place)
     return list_remarks(plan)
 
@@ -313,7 +310,7 @@ def _try_meters(described: Description, meters: Mapping[str, MountedMeter]) -> N
 
 
 def _list_periods(mounted: MountedMeter) -> dict[str, Any]:
-    """Return all that says how often a meter is read, in s, by key: what is given, and numbers only if they are."""
+    """Return the given periods of a meter (s), by key; numbers only."""
     options = {key: mounted.options[key] for key in ("period_s", "frequency_s") if key in mounted.options}
     own = {"flaws.period_s": mounted.flaws.period_s} if mounted.family == ANALYZER else {}
     return {"ask_s": mounted.ask_s, **options, **own}
@@ -378,7 +375,7 @@ def list_remarks(plan: Plan) -> list[str]:
     alike = {
         (c.workload.name, c.workload.node_type, *list_given(c), *(k for k in c.knobs if k in OWN)): c for c in virtual
     }
-    said = [WORDS] if any(not cell.workload.kind and len(cell.make_argv()) > 1 for cell in alike.values()) else []
+    remarks = [WORDS] if any(not cell.workload.kind and len(cell.make_argv()) > 1 for cell in alike.values()) else []
     for cell in alike.values():
         node, workload = plan.nodes[cell.workload.node_type], cell.workload.name
         there = described[node.name]
@@ -389,14 +386,14 @@ def list_remarks(plan: Plan) -> list[str]:
         except ConfigError:
             continue  # it is refused
         if idle:
-            said.append(f"{workload}: without effect in the twin's model: {', '.join(idle)}.")
+            remarks.append(f"{workload}: without effect in the twin's model: {', '.join(idle)}.")
         if there.node.gpus and not ask.gpus and _borrows_gpu_rates(model):
             why = 'no stage of its model has on = "cpu", so the rates of a GPU are used'
-            said.append(f"{workload} on {node.name} uses no GPU: {why}.")
-    return list(dict.fromkeys(said))
+            remarks.append(f"{workload} on {node.name} uses no GPU: {why}.")
+    return list(dict.fromkeys(remarks))
 
 
 def _borrows_gpu_rates(model: WorkloadModel) -> bool:
-    """Return whether a run on the CPUs has the rates of stages that say nothing of the device."""
+    """Return whether a run on the CPUs has the rates of stages of no device in particular."""
     on_cpu = any(stage.on == "cpu" for stage in model.stages)
     return not on_cpu and any(stage.rate and not stage.on for stage in model.stages)

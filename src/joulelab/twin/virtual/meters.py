@@ -93,7 +93,7 @@ class Bench:
         return draw_share(self.seed, *what)
 
     def list_times(self, period_s: float, first_s: float = 0.0) -> Ints:
-        """Return the times (ns) at which something is read every so often while the run is recorded."""
+        """Return the times (ns) of readings with a period (s) while the run is recorded."""
         begin, period = self.timeline.begin_ns + round(first_s * NS), round(period_s * NS)
         return begin + period * np.arange((self.timeline.close_ns - begin) // period + 1, dtype=np.int64)
 
@@ -125,7 +125,7 @@ def hash_name(name: str) -> int:
 
 
 def add_stated_steps(flaws: PanelFlaws, stream: Stream) -> PanelFlaws:
-    """Return flaws with the steps that the instrument states where the twin's file says nothing of them."""
+    """Return flaws with the steps that the instrument states where the node file has none."""
     usual = PanelFlaws()
     stated = {c.name: c.accuracy.quantum for c in stream.channels}
     changes: dict[str, Any] = {}
@@ -223,14 +223,14 @@ def _read_states(bench: Bench, stream: Stream, gpu: int) -> Rows:
 
 
 def _list_gpu_events(bench: Bench, gpu: Gpu) -> list[dict[str, Any]]:
-    """Return the cap that the meter tells of at its first reading, and the workload's process."""
+    """Return the events of the cap at the first reading, and of the workload's process."""
     one = bench.timeline.node.gpus[gpu.index]
     cap, scope = bench.ask.caps.get(gpu.index, one.default_cap_w), f"gpu:{gpu.index}"
     begin, start = bench.timeline.begin_ns, bench.timeline.start_ns
-    told = [{"t": begin, "event": "cap", "scope": scope, "requested_w": cap, "enforced_w": cap}]
+    events = [{"t": begin, "event": "cap", "scope": scope, "requested_w": cap, "enforced_w": cap}]
     if gpu.index in bench.timeline.used:
-        told.append({"t": start + NS // 10, "event": "process", "scope": scope, "pids": [1]})
-    return told
+        events.append({"t": start + NS // 10, "event": "process", "scope": scope, "pids": [1]})
+    return events
 
 
 def list_cap_events(bench: Bench) -> list[dict[str, Any]]:
@@ -267,7 +267,7 @@ def read_analyzer(bench: Bench, name: str, mounted: MountedMeter) -> Measured:
     config = {"label": name, **mounted.options}
     model = str(config.pop("model", "WT310E"))
     flaws = mounted.flaws
-    if flaws.period_s == PanelFlaws().period_s:  # by its own rate, unless the twin's file says otherwise
+    if flaws.period_s == PanelFlaws().period_s:  # by its own rate, unless the node file has another
         update_s = float(config.get("period_s", UPDATE_S))
         flaws = replace(flaws, period_s=update_s, window_s=update_s)
     share, curve = bench.timeline.curve(mounted.point)
@@ -316,7 +316,7 @@ def _list_analyzer_streams(
 def read_polled(
     bench: Bench, name: str, mounted: MountedMeter, streams: Sequence[Stream], at: Sequence[str] = ()
 ) -> Measured:
-    """Return what an instrument shows that is asked every so often; `at` are the points of its streams, if its own."""
+    """Return the readings of a polled instrument; `at` are the points of its streams, if they differ."""
     flaws = mounted.flaws
     t0 = bench.list_times(streams[0].period_s)
     t1 = t0 + ANSWER_NS + round(flaws.latency_s * NS)
@@ -384,13 +384,13 @@ class _PanelReader:
     def _list_gaps(self, stream: Stream, at: Ints, fine: Any) -> list[dict[str, Any]]:
         """Return the stretches without an answer as events."""
         lost = np.flatnonzero(~fine)
-        told: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         for run in np.split(lost, np.flatnonzero(np.diff(lost) > 1) + 1) if lost.size else ():
             first, after = int(at[run[0]]), int(at[min(run[-1] + 1, len(at) - 1)])
             where = {"meter": self._name, "stream": stream.name, "from": first}
-            told.append({"t": first, "event": "gap", **where, "reason": "no answer", "error": "ReadFailed"})
-            told.append({"t": after, "event": "gap-end", **where, "to": after})
-        return told
+            events.append({"t": first, "event": "gap", **where, "reason": "no answer", "error": "ReadFailed"})
+            events.append({"t": after, "event": "gap-end", **where, "to": after})
+        return events
 
 
 VENDOR = "apc_rpdu2"
@@ -399,7 +399,7 @@ VENDOR = "apc_rpdu2"
 def list_pdu_streams(config: Mapping[str, Any]) -> list[Stream]:
     """Return the streams of a PDU's entry: those of its outlets, or of the whole unit. Raises ConfigError, Unavailable.
 
-    A table whose units the device itself tells shows nothing here.
+    A table whose units come from the device shows nothing here.
     """
     settings = read_snmp_settings({"address": "twin", "community": "twin", "vendor": VENDOR, "phases": False, **config})
     source = find_maker(settings.vendor or VENDOR)
@@ -526,7 +526,7 @@ def check_accounting(name: str, mounted: MountedMeter) -> None:
 
 
 def read_plugin(mounted: MountedMeter) -> str:
-    """Return the energy plugin: as the twin's file says, else by the side of the supplies that it counts on."""
+    """Return the energy plugin: as in the node file, else by the side of the supplies that it counts on."""
     return str(mounted.options.get("plugin", "ipmi" if mounted.point == "node.ac" else "xcc"))
 
 
@@ -571,7 +571,7 @@ def count_energy_j(bench: Bench, name: str, mounted: MountedMeter, start_ns: int
 
 
 class _AccountedJob:
-    """Hold what sacct would say of one job."""
+    """Hold the answers of sacct on one job."""
 
     def __init__(self, job: str, bench: Bench, name: str, mounted: MountedMeter) -> None:
         timeline = bench.timeline
@@ -584,11 +584,11 @@ class _AccountedJob:
         """Answer one of Slurm's programs."""
         if words[0] == "scontrol":
             looks = f"{read_frequency_s(self._mounted):.0f}"
-            told = {"AcctGatherEnergyType": f"acct_gather_energy/{read_plugin(self._mounted)}"}
-            told |= {"AcctGatherNodeFreq": f"{looks} sec", "EnergyIPMIFrequency": looks}
-            return Answer(0, "".join(f"{key} = {value}\n" for key, value in told.items()), "")
+            answers = {"AcctGatherEnergyType": f"acct_gather_energy/{read_plugin(self._mounted)}"}
+            answers |= {"AcctGatherNodeFreq": f"{looks} sec", "EnergyIPMIFrequency": looks}
+            return Answer(0, "".join(f"{key} = {value}\n" for key, value in answers.items()), "")
         if "--allusers" in words:
-            return Answer(0, "", "")  # nobody else is on the node
+            return Answer(0, "", "")  # the node has no other job
         return Answer(0, "".join(self._make_row(step) for step in ("", ".batch", ".extern")), "")
 
     def _make_row(self, step: str) -> str:

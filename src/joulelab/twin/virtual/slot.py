@@ -18,6 +18,7 @@ import sys
 import traceback
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,14 +68,14 @@ if TYPE_CHECKING:
     from joulelab.twin.timeline import Span, Timeline
     from joulelab.twin.virtual.meters import Measured, Rows
 
-STAMP_NS = 1_000_000  # of what is noted about a run, between two notes
+STAMP_NS = 1_000_000  # between two notes on a run
 WORK = "samples"
-MOST_STEPS, STEP_NS = 16, NS // 2  # so many steps of a stretch are told by their time, as in a real record
+MOST_STEPS, STEP_NS = 16, NS // 2  # at most this many steps of a stretch have a time, as in a real record
 
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """Say what `run.json` says of a slot's run."""
+    """Hold the content of `run.json` of a slot's run."""
 
     name: str
     labels: Mapping[str, str]
@@ -126,7 +127,8 @@ def _list_events(timeline: Timeline, measured: Sequence[Measured]) -> list[dict[
 def _list_marks(spans: Sequence[Span]) -> list[str]:
     """Return phases, those of one name and number that follow each other as one, and the samples done in each."""
     lines: list[str] = []
-    for number, group in enumerate(_group_spans(spans)):
+    groups = groupby(spans, lambda span: (span.name, span.epoch))
+    for number, group in enumerate(list(members) for _, members in groups):
         first, last = group[0], group[-1]
         identity = f"1-{number}" if first.name else None
         if identity:
@@ -147,16 +149,6 @@ def _draw_steps(start_ns: int, end_ns: int, number: int) -> list[int]:
     each = (end_ns - start_ns) // count
     inside = [start_ns + k * each + round(draw_share(number, k) * each) for k in range(count - 1)]
     return [*inside, end_ns]
-
-
-def _group_spans(spans: Sequence[Span]) -> list[list[Span]]:
-    groups: list[list[Span]] = []
-    for span in spans:
-        if groups and (groups[-1][-1].name, groups[-1][-1].epoch) == (span.name, span.epoch):
-            groups[-1].append(span)
-        else:
-            groups.append([span])
-    return groups
 
 
 def _write_journal(folder: Path, meter: str, table: str, members: Sequence[Rows]) -> None:
@@ -218,7 +210,7 @@ def write_truth(slot: Path, timeline: Timeline) -> None:
 
 
 def read_truth(slot: Path) -> dict[str, Any]:
-    """Return what was true of a slot that ran on a twin. Raises StoreError where there is nothing."""
+    """Return the truth of a slot that ran on a twin. Raises StoreError where there is none."""
     return read_json(slot / FILE)
 
 
@@ -232,7 +224,7 @@ SLOW_S = 2.0  # a meter that is asked no more often is not asked in step with th
 
 
 def run_slot(folder: Path) -> dict[str, Any]:
-    """Run a slot and return what to tell: it `ended`, or is `taken`. Raises JoulelabError."""
+    """Run a slot and return its outcome: it `ended`, or is `taken`. Raises JoulelabError."""
     study, cell = open_study(folder.parents[2]), read_cell(folder.parent)
     node = _find_node(study, cell)
     began = monotonic_ns()
@@ -346,7 +338,7 @@ LAST_LINES = 3
 
 def main() -> int:
     """Serve until the input ends; return 0."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the driver, which tells what to do
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the driver, which ends this process
     answers = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no answer
     preload_modules(ANALYSIS_MODULES)
@@ -358,7 +350,7 @@ def main() -> int:
 
 
 def answer_slot(folder: Path) -> dict[str, Any]:
-    """Run a slot and return what is to be told of it, errors too."""
+    """Run a slot and return its outcome, also an error."""
     try:
         return run_slot(folder)
     except JoulelabError as error:
@@ -366,7 +358,7 @@ def answer_slot(folder: Path) -> dict[str, Any]:
     except OSError as error:
         plain = {"what": "the slot cannot be run", "where": str(folder), "why": str(error), "next": "mend that"}
         return {"is": "error", "error": {"kind": "StoreError", **plain}}
-    except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
+    except Exception as error:  # noqa: BLE001 - the driver gets every error
         why = f"{type(error).__name__}: {error}"
         trace = " ".join(traceback.format_exc(limit=-LAST_LINES).split())
         plain = {"what": "a slot of a twin failed", "where": str(folder), "why": why, "next": f"report it: {trace}"}

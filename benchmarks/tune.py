@@ -37,15 +37,17 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "cap-sweeps"
 GOALS = ("energy", "edp", "energy@slowdown=5%")
 DENSE = 17
 SHARE_RULE = 0.7  # of the highest cap
+HARDLY = 1.15  # times the mean power: a workload that draws less reaches not even the lowest cap
 DRAWS = 256
 LENGTHS = (0.15, 0.3, 0.6, 1.2)  # of the Gaussian process, as shares of the range of a knob
 METHODS = ("search", "GP", "quadratic", "golden", "random", "70 %", "sweep")
 RIVALS = ("GP", "quadratic", "golden", "random")  # with the same budget
 PAIR_TARGET = 0.02  # 95th percentile of the regret over pairs, with a quarter of the grid
-FORMS = """truths: 'dense' and 'dense, pooled' have the search's own form, fitted to the recorded sweeps; 'recorded'
-(measured), 'dense, smooth' (no physics), 'cliff' (time jumps below a cap) and 'textbook' (static power plus f^3, time
-by 1/f) have not; cliff and textbook have noise of 1 % in time and 0.5 % in power. 'pairs' are caps and locked clocks:
-drawn workloads on the twin's GPUs, and the textbook form, with noise of 0.5 to 2 %.
+FORMS = """truths: 'recorded' sweeps were measured once, so that their noise counts as truth; 'reached' are those of
+workloads that reach a cap: under the others nothing but noise differs. 'dense' and 'dense, pooled' have the search's
+own form, fitted to the recorded sweeps. 'dense, smooth' (no physics), 'cliff' (time jumps below a cap) and 'textbook'
+(static power plus f^3, time by 1/f) have not; cliff and textbook have noise of 1 % in time and 0.5 % in power. 'pairs'
+are caps and locked clocks: drawn workloads on the twin's GPUs, and the textbook form, with noise of 0.5 to 2 %.
 """
 Trial = Callable[[int], tuple[float, float]]
 Method = Callable[[Grid, Goal, int, Trial, np.random.Generator], tuple[int, int]]
@@ -226,6 +228,8 @@ def list_grids(kind: str, source: str, count: int) -> list[Grid]:
     grids = recorded(Path(source))
     if kind == "recorded":
         return grids
+    if kind == "reached":
+        return [grid for grid in grids if grid.power[-1] * HARDLY >= grid.caps[0]]
     fit = smooth if kind == "dense, smooth" else physical
     made = [fit(grid, np.linspace(grid.caps[0], grid.caps[-1], DENSE)) for grid in grids]
     if kind == "dense, pooled":
@@ -262,33 +266,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help=f"sweeps (those of {DATA})")
     parser.add_argument("--seeds", type=int, default=1, help="draws of noise per dense grid")
-    parser.add_argument("--pairs", type=int, default=40, help="drawn workloads per GPU model; 0: no pairs")
+    parser.add_argument("--pairs", type=int, default=24, help="drawn workloads per GPU model; 0: no pairs")
     parser.add_argument("--more", action="store_true", help="dense grids with one noise per device, without physics")
     options = parser.parse_args()
     paths = [str(path) for path in options.files or sorted(DATA.glob("*.csv"))]
     if not paths:
         print(f"no {DATA}: recorded sweeps are not part of the project; grids that are made only")
-    kinds = ["recorded", "dense", *(["dense, pooled", "dense, smooth"] if options.more else [])]
+    kinds = ["recorded", "reached", "dense", *(["dense, pooled", "dense, smooth"] if options.more else [])]
     lines = [(kind, path) for kind in kinds for path in paths] + [("cliff", "made"), ("textbook", "made")]
     lines += [("pairs", model) for model in (*GPUS, "textbook")] if options.pairs else []
     jobs = [(kind, source, goal, options.seeds, options.pairs) for kind, source in lines for goal in GOALS]
     print(FORMS)
     print("regret in %: median / 95th percentile; trials: mean of the search of all settings\n")
-    print(f"{'kind':<14} {'device':<9} {'goal':<19}{''.join(f'{m:>13}' for m in METHODS)}     trials")
+    print(f"{'kind':<14} {'device':<9} {'goal':<19}{''.join(f'{m:>14}' for m in METHODS)}     trials")
     missed, beaten = 0, []
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         for job, results in zip(jobs, pool.imap(run_job, jobs, 1), strict=True):
             kind, source, goal, *_ = job
             p95 = {method: float(np.quantile(regrets, 0.95)) for method, (regrets, _) in results.items()}
-            cells = "".join(f"{f'{100 * np.median(results[m][0]):.2f} / {100 * p95[m]:.2f}':>13}" for m in METHODS)
+            cells = "".join(f"{f'{100 * np.median(results[m][0]):.2f} / {100 * p95[m]:.2f}':>14}" for m in METHODS)
             device = Path(source).stem.removeprefix("summary_power_")
             trials = f"{np.mean(results['search'][1]):.1f} of {np.mean(results['sweep'][1]):.0f}"
             print(f"{kind:<14} {device:<9} {goal:<19}{cells} {trials:>10}", flush=True)
             missed += _misses_target(kind, results["search"][0])
             beaten += [f"{kind}, {device}, {goal}: {m} {p95[m]:.2%}" for m in RIVALS if p95[m] < p95["search"] - 0.002]
-    print(
-        f"\n{missed} of {len(jobs)} lines miss: median below 1 %; 95th percentile below 3 % on dense grids, 2 % on pairs"
-    )
+    print(f"\n{missed} of {len(jobs)} lines miss: median 1 %; 95th percentile 3 % on dense grids, 2 % on pairs")
     print(f"{len(beaten)} times a method with the same budget has a lower 95th percentile (by 0.2 % or more):")
     print("\n".join(f"  {line}" for line in beaten))
     return int(bool(missed))
@@ -297,7 +299,7 @@ def main() -> int:
 def _misses_target(kind: str, regrets: list[float]) -> bool:
     if kind == "dense, smooth":  # its truth is noise where a workload never reaches a cap: it is printed only
         return False
-    limit = {"recorded": np.inf, "pairs": PAIR_TARGET}.get(kind, 0.03)
+    limit = {"recorded": np.inf, "reached": np.inf, "pairs": PAIR_TARGET}.get(kind, 0.03)
     return bool(np.median(regrets) >= 0.01 or np.quantile(regrets, 0.95) >= limit)
 
 

@@ -135,9 +135,10 @@ def test_a_signal_goes_to_the_command_and_the_caps_come_back(bench: CapBench) ->
 
 
 def test_whole_runs_are_tried_and_count_when_it_is_asked_again(bench: CapBench) -> None:
-    words = ("tune", "--goal", "energy", "--cap", "100,260", "--trials", "2", "--gpu", "all")
+    pairs = ("--cap", "100,260", "--clock", "1050,2100")
+    words = ("tune", "--goal", "energy", *pairs, "--trials", "2", "--gpu", "all")
     done = bench.call(*words, "--", *JOB, "--work", "100")
-    assert "trial 1: 260 W" in done.stderr
+    assert "trial 1: 260 W, 2100 MHz" in done.stderr
     assert "2 trials:" in done.stdout
     assert "…" not in done.stdout
     told = [line for line in done.stdout.splitlines() if not line.startswith(("study", "next"))]
@@ -148,9 +149,11 @@ def test_whole_runs_are_tried_and_count_when_it_is_asked_again(bench: CapBench) 
     assert not again["saved_surely"]
     assert again["cost"]["trials"] == 0
     assert again["choice_w"] in (100, 260)
-    assert "joulelab cap" in again["next"]
+    assert again["choice_clock_hz"] in (1050e6, 2100e6)
+    assert "joulelab cap --clock" in again["next"]
     assert len(list(bench.folder.glob("joulelab-studies/*/cells/*/r*/claim.json"))) == 2
     assert bench.caps() == [FOUND_W, FOUND_W]
+    assert [bench.truth.locked_mhz(gpu) for gpu in (0, 1)] == [None, None]
 
 
 @pytest.mark.campaign  # a run of a second is half start-up, as long as the machine is busy: study/tuning/test_runs.py
@@ -193,7 +196,7 @@ def test_what_cannot_be_done_is_said_before_anything_runs(bench: CapBench) -> No
     edp = ("--goal", "edp")
     cases = [
         (("--goal", "edpp", "--", "true"), "config", "'edpp'"),
-        (("--goal", "energy@f1>=0.9", "--", "true"), "usage.no-quality", "sweep"),
+        ((*edp, "--clock", "100,900", "--", "true"), "refused", "2100 MHz"),
         ((*edp, "--cap", "50,260", "--", "true"), "refused", "100 to 260 W"),
         ((*edp, "--cap", "200", "--", "true"), "config", "--cap"),
         ((*edp, "--gpu", "7", "--", "true"), "config", "'7'"),
@@ -207,6 +210,7 @@ def test_what_cannot_be_done_is_said_before_anything_runs(bench: CapBench) -> No
     cases = [
         (("--online", *edp, "--cap", "50,260", "--", "true"), "refused", "100 to 260 W"),
         (("--online", *edp, "--retry", "--", "true"), "usage.other-mode", "--retry"),
+        (("--online", "--goal", "energy@f1>=0.9", "--", "true"), "usage.no-quality", "f1"),
         (("--online", *edp, "--window", "soon", "--", "true"), "usage", "'soon'"),
         (("--online", *edp), "usage.no-command", ""),
     ]

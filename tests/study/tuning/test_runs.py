@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -108,6 +109,12 @@ def test_runs_that_are_too_short_to_measure_are_refused_with_the_time_they_need(
     with pytest.raises(Refused, match=refused):
         tuned(tmp_path / "s", executor)
     assert executor.ran == [(260.0, "r01")]
+    # Under a steady load the energy of 2 ms may be known well: it is too short nevertheless.
+    steady = Made(lambda cap: (20000.0, 0.002))
+    with pytest.raises(Refused, match=r"run of 0\.002 s is too short.*at least 5 s") as caught:
+        tuned(tmp_path / "u", steady)
+    assert caught.value.code == "refused.run-too-short"
+    assert len(steady.ran) == 1
     slow = Made(lambda cap: (10.0, 60.0))  # as by a meter that is read once a minute
     with pytest.raises(Refused, match=r"at least 48[01] s"):
         tuned(tmp_path / "t", slow)
@@ -200,3 +207,64 @@ def test_a_cap_below_what_the_gpus_can_do_is_left_out_and_others_count(tmp_path:
     assert not found.problems
     assert all(row.gain is None for row in found.rows if row.doubt)
     assert any(row.doubt for row in found.rows) == any("and below" in note for note in word_notes(found.notes))
+
+
+def pair_curve(cap: float, clock_hz: float) -> tuple[float, float]:
+    """Return energy and time under a cap and a locked clock: whichever allows less power binds."""
+    share = (clock_hz / 2100e6) ** 2
+    energy, time_s = curve(min(cap, 60 + 200 * share))
+    return energy, min(time_s, 100 / math.sqrt(share)) if 60 + 200 * share < cap else time_s
+
+
+@pytest.mark.system  # pure, and slow
+def test_caps_and_clocks_are_searched_together(tmp_path: Path) -> None:
+    executor = Made(curve)
+    executor.pair_curve = pair_curve
+    found = tuned(tmp_path / "s", executor, "140:260:40", "1200:2100:300")
+    assert executor.ran[0] == (Setting(260.0, 2100e6), "r01")
+    every = [pair_curve(cap, mhz * 1e6)[0] for cap in range(140, 261, 40) for mhz in range(1200, 2101, 300)]
+    assert len(executor.ran) <= len(every) // 4
+    assert found.choice is not None
+    assert found.choice.cap_w is not None
+    assert found.choice.clock_hz is not None
+    assert pair_curve(found.choice.cap_w, found.choice.clock_hz)[0] < 1.1 * min(every)
+    # All gains are against the one reference, whatever the clock of a row.
+    base = pair_curve(260.0, 2100e6)[0]
+    for row in found.rows:
+        own = pair_curve(row.setting.cap_w or 0.0, row.setting.clock_hz or 0.0)[0]
+        assert row.gain is not None
+        assert row.gain.value == pytest.approx(1 - own / base, abs=1e-9)
+    text = shown(found)
+    assert f"Best setting for energy: {found.choice.text}" in text
+    assert f"joulelab cap --clock {found.choice.clock_hz / 1e6:g} {found.choice.cap_w:g} -- train" in text
+    plain = found.to_json()
+    assert (plain["choice_w"], plain["choice_clock_hz"]) == found.choice
+    # The same command goes on with what was run.
+    again = Made(curve)
+    again.pair_curve = pair_curve
+    assert tuned(tmp_path / "s", again, "140:260:40", "1200:2100:300").choice == found.choice
+    assert not again.ran
+
+
+def test_a_clock_alone_is_searched_too(tmp_path: Path) -> None:
+    executor = Made(curve)
+    executor.pair_curve = lambda _, clock_hz: pair_curve(260.0, clock_hz)
+    found = tuned(tmp_path / "s", executor, None, "900:2100:300", trials=3)
+    assert executor.ran[0] == (Setting(None, 2100e6), "r01")
+    assert found.choice is not None
+    assert found.noun == "clock"
+    assert "MHz" in shown(found)
+
+
+def test_a_setting_that_misses_the_quality_of_the_goal_is_not_the_best(tmp_path: Path) -> None:
+    goal = Goal.parse("energy@accuracy>=0.98")
+    executor = Made(curve, facts=lambda cap: {"accuracy": 0.99 if cap > 200 else 0.97})
+    found = tuned(tmp_path / "s", executor, "140:260:40", goal=goal, trials=4)
+    assert found.choice is not None
+    assert (found.choice.cap_w or 0) > 200
+    assert any("misses accuracy>=0.98" in note for note in word_notes(found.notes))
+    with pytest.raises(Refused) as caught:
+        tuned(tmp_path / "t", Made(curve, facts=lambda _: {"mape": 3.0}), "140,260", goal=goal)
+    assert (caught.value.code, "mape" in str(caught.value.why)) == ("refused.no-quality", True)
+    with pytest.raises(Refused, match="misses accuracy"):
+        tuned(tmp_path / "u", Made(curve, facts=lambda _: {"accuracy": 0.5}), "140,260", goal=goal)

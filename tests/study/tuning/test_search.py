@@ -58,7 +58,7 @@ def searched(
 
 
 @pytest.mark.system  # pure, and slow
-@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("goal", ["energy", "time", "edp", "eds:1.5", "energy@slowdown=5%"])
 @pytest.mark.parametrize("draw", [110.0, 170.0, 240.0, 300.0])
 def test_finds_a_cap_close_to_the_best_in_seven_trials(goal, draw):
     energy, time = physical(draw=draw)
@@ -412,3 +412,54 @@ def test_whatever_is_told_the_search_ends_with_a_cap_that_was_tried(caps, goal, 
     assert asked[0] == max(caps)
     assert choice.setting.cap_w in asked
     assert set(list_tied(choice)) <= set(asked) - {choice.setting.cap_w}
+
+
+def draw_responses(count: int) -> list[tuple[list[Setting], np.ndarray, np.ndarray]]:
+    """Return settings, energy and time of loads under caps and clocks: P = s + (1 - s) f^3, a cap chooses the clock."""
+    rng, made = np.random.default_rng(7), []
+    for _ in range(count):
+        static, bound = rng.uniform(0.1, 0.4), rng.uniform(0.2, 1.0)
+        pairs = [Setting(c, f * 2e9) for f in np.linspace(0.45, 1.0, 6) for c in np.linspace(100.0, 260.0, 6)]
+        caps, clocks = np.array([(pair.cap_w, (pair.clock_hz or 0) / 2e9) for pair in pairs]).T
+        clock = np.minimum(clocks, np.cbrt(np.clip((caps / 230 - static) / (1 - static), 0.02, 1.0)))
+        time = 100 * (1 - bound + bound / clock)
+        made.append((pairs, 230 * (static + (1 - static) * clock**3) * time, time))
+    return made
+
+
+@pytest.mark.system  # pure, and slow
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("edp", 1),
+        *(pytest.param(text, 4, marks=pytest.mark.campaign) for text in ("energy", "edp", "energy@slowdown=5%")),
+    ],
+)
+def test_a_quarter_of_the_pairs_of_cap_and_clock_is_enough(text, count):
+    goal, costs = Goal.parse(text), []
+    for n, (pairs, energy, time) in enumerate(draw_responses(count)):
+        search, rng, trials = Search(pairs, goal), np.random.default_rng(n), 0
+        assert search.reference == Setting(260.0, 2e9)
+        while (setting := search.next()) is not None:
+            at, noise = pairs.index(setting), float(np.exp(0.01 * rng.standard_normal()))
+            search.add_trial(setting, energy[at] * noise, time[at] * noise)
+            trials += 1
+        assert trials <= len(pairs) // 4
+        costs.append(compute_regret(goal, energy, time)[pairs.index(search.choose().setting)])
+    assert np.median(costs) < 0.03
+    assert max(costs) < 0.08
+
+
+def test_an_idle_cap_changes_nothing_in_the_family_and_clocks_alone_have_one_too():
+    caps, clocks = np.array([150.0, 260.0, 150.0, 260.0]), np.array([0.5, 0.5, 1.0, 1.0])
+    log_t, log_p = make_family(caps, clocks, 230.0, 1.0)
+    assert np.median(np.abs(log_t[:, 0] - log_t[:, 1])) < 0.03
+    assert (log_p[:, 2] < 0.02).mean() > 0.9  # of the others the stage that draws most takes much longer
+    alone, power = make_family(np.full(3, np.inf), np.array([0.5, 0.8, 1.0]), 230.0, 0.8)
+    assert (np.diff(alone, axis=1) <= 1e-9).all()
+    assert (np.diff(power, axis=1) >= -1e-9).all()
+    assert np.isfinite(alone).all()
+    search = Search([Setting(None, f * 1e9) for f in (0.9, 1.2, 1.5, 1.8)], Goal.parse("edp"))
+    assert search.next() == Setting(None, 1.8e9)
+    search.add_trial(Setting(None, 1.8e9), 1000.0, 4.0)
+    assert search.next() in (Setting(None, 0.9e9), Setting(None, 1.2e9), Setting(None, 1.5e9))

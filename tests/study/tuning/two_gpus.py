@@ -12,4 +12,9 @@ def device(scope: str = "gpu:0", **more: Any) -> CapDevice:
     return CapDevice(scope, f"GPU-{scope}", "Quadro RTX 6000", "power", "W", **limits)
 
 
-STATUS = CapStatus([device(), device("gpu:1")])
+def clocks(scope: str = "gpu:0") -> CapDevice:
+    limits = {"lowest": 210e6, "highest": 2100e6, "default": 2100e6, "requested": None, "enforced": None}
+    return CapDevice(scope, f"GPU-{scope}.clocks", "Quadro RTX 6000", "clocks", "Hz", **limits)  # type: ignore[arg-type]
+
+
+STATUS = CapStatus([device(), device("gpu:1"), clocks(), clocks("gpu:1")])

@@ -43,12 +43,15 @@ class Made:
         *,
         holds: Callable[[float], bool] = lambda _: True,
         drew: Callable[[float], float] = lambda cap: cap,
+        facts: Callable[[float], Mapping[str, float]] = lambda _: {},
     ) -> None:
-        self.caps: dict[str, float] = {}
+        self.caps: dict[str, Any] = {}  # a cap by key of the cell, or a setting with a clock
+        self.pair_curve: Callable[[float, float], tuple[float, float]] | None = None
+        self._facts = facts
         self._curve = curve
         self._work, self._holds, self._drew = work, holds, drew
         self._ended: list[SlotEnd] = []
-        self.ran: list[tuple[float, str]] = []
+        self.ran: list[tuple[Any, str]] = []
         self.stop_after = math.inf
         self.stop: StopRequest | None = None
 
@@ -57,7 +60,7 @@ class Made:
         self.ran.append((cap, slot.name))
         if len(self.ran) > self.stop_after and self.stop is not None:
             self.stop.number = 2
-        gave = self._curve(cap)
+        gave = self._curve(cap) if self.pair_curve is None else self.pair_curve(*cap)
         end = {"outcome": "exit", "exit_code": int(gave is None), "signal": None, "start_ns": 0, "end_ns": 1}
         place(slot, {"pid": 0}, end)
         if gave is not None:
@@ -66,8 +69,9 @@ class Made:
             whole = {} if energy <= 0 else {MEASURED: Quantity(energy, {"gain:nvml": 0.05 * energy, "edge:x": 1.0})}
             told = SlotTrial(
                 run=run.name, time_s=time_s, start_utc="", meters={}, work=self._work(cap), busiest={},
-                energies={**whole, "gpu:0": Quantity(self._drew(cap) * time_s)},
-                uncapped=() if self._holds(cap) else (self._doubt(cap),),
+                facts=self._facts(cap),
+                energies={**whole, "gpu:0": Quantity((self._drew(cap) if self.pair_curve is None else 1.0) * time_s)},
+                uncapped=() if self.pair_curve is not None or self._holds(cap) else (self._doubt(cap),),
             )  # fmt: skip
             store_trial(slot, told)
         self._ended.append(SlotEnd(slot, {"is": "ended"}))
@@ -95,17 +99,21 @@ def curve(cap: float) -> tuple[float, float]:
     return (cap + 60) * time_s, time_s
 
 
-def tuning(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> RunTuning:
-    grid = make_grid(STATUS, ["gpu:0"], text)
+def tuning(
+    folder: Path, executor: Made, text: str | None = "100:260:20", clock: str | None = None, **more: Any
+) -> RunTuning:
+    grid = make_grid(STATUS, ["gpu:0"], text, clock)
     study, cells = open_tuning_study(folder, "s", Workload(COMMAND), grid, {}, more.get("goal", ENERGY))
-    executor.caps = {cell.key: setting.cap_w or 0.0 for setting, cell in cells.items()}
+    executor.caps = {cell.key: setting.cap_w if clock is None else setting for setting, cell in cells.items()}
     said: list[str] = []
     chosen = {"goal": ENERGY, "on_event": lambda _: None, "notify": said.append, **more}
     return RunTuning(study, cells, grid, chosen.pop("goal"), executor=executor, **chosen)
 
 
-def tuned(folder: Path, executor: Made, text: str = "100:260:20", **more: Any) -> TuningResult:
-    made = tuning(folder, executor, text, **more)
+def tuned(
+    folder: Path, executor: Made, text: str | None = "100:260:20", clock: str | None = None, **more: Any
+) -> TuningResult:
+    made = tuning(folder, executor, text, clock, **more)
     with StopRequest() as stop:
         executor.stop = stop
         made.run(stop)

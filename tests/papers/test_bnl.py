@@ -49,8 +49,8 @@ GPUS = tuple(range(8))
 PAPER = find_paper("bnl")
 
 
-def make_figures(study: Study) -> dict[str, Figure]:
-    return {f.id: f for f in PAPER.make_figures(bnl.compute_numbers(study, PAPER))}
+def make_figures(numbers: PaperNumbers) -> dict[str, Figure]:
+    return {f.id: f for f in PAPER.make_figures(numbers)}
 
 
 def changed(**changes: object) -> Description:
@@ -70,6 +70,11 @@ def short(folder: Path) -> Path:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     folder = tmp_path_factory.mktemp("bnl")
     return run_twin_study(short(folder), "bnl-h100", folder / "study")
+
+
+@pytest.fixture(scope="module")
+def numbers(study: Study) -> PaperNumbers:
+    return bnl.compute_numbers(study, PAPER)
 
 
 def laid(name: str, described: Description | None = None, **parameters: float) -> Timeline:
@@ -144,8 +149,8 @@ def test_energy_is_made_of_power_that_was_sampled_once_a_minute(study: Study) ->
 
 
 @pytest.mark.system
-def test_figures_are_worked_out_from_the_runs(study: Study) -> None:
-    found, made = read_runs(study), make_figures(study)
+def test_figures_are_worked_out_from_the_runs(study: Study, numbers: PaperNumbers) -> None:
+    found, made = read_runs(study), make_figures(numbers)
     assert list(found) == list(NAMES)
     assert made["bnl.resnet-512.duration_h"].reproduced == pytest.approx(26 / 20, rel=0.02)
     small, large = found["resnet-512"], found["resnet-4096"]
@@ -162,13 +167,13 @@ def test_figures_are_worked_out_from_the_runs(study: Study) -> None:
 
 
 @pytest.mark.system
-def test_a_physical_parameter_moves_what_is_reproduced(study: Study, tmp_path: Path) -> None:
-    before = make_figures(study)
+def test_a_physical_parameter_moves_what_is_reproduced(numbers: PaperNumbers, tmp_path: Path) -> None:
+    before = make_figures(numbers)
     file = short(tmp_path)
     text = file.read_text().replace("[512, 4096]", "[4096]").replace("reference = { batch = 512 }", "")
     file.write_text(text.replace("samples = 30000", "samples = 2000"))
     moved = run_twin_study(file, changed(cooling={"fan_max_w": 3000.0}, host={"idle_w": 1000.0}), tmp_path / "study")
-    after = make_figures(moved)
+    after = make_figures(bnl.compute_numbers(moved, PAPER))
     assert float(after["bnl.burn.max_w"].reproduced or 0) > float(before["bnl.burn.max_w"].reproduced or 0) + 500
     assert after["bnl.finding.rack"].reproduced is False
     assert before["bnl.finding.rack"].reproduced is True
@@ -178,8 +183,8 @@ def test_a_physical_parameter_moves_what_is_reproduced(study: Study, tmp_path: P
 
 
 @pytest.mark.system
-def test_the_summary_has_a_row_for_each_run(study: Study) -> None:
-    summary, sampling = bnl.compute_numbers(study, PAPER).tables
+def test_the_summary_has_a_row_for_each_run(numbers: PaperNumbers) -> None:
+    summary, sampling = numbers.tables
     assert [row.cells[1] for row in summary.table.rows] == [512, 4096, 128, None, None]
     records = {record["run"]: record for record in summary.records}
     assert records["burn"]["max_of_nameplate"] == pytest.approx(records["burn"]["max_w"] / 10200)
@@ -201,25 +206,21 @@ def test_pictures_show_power_nameplate_burn_and_load(study: Study, tmp_path: Pat
 
 
 @pytest.mark.system
-def test_reading_less_often_gets_more_wrong(study: Study) -> None:
+def test_reading_less_often_gets_more_wrong_and_powers_are_those_that_are_printed(
+    study: Study, numbers: PaperNumbers
+) -> None:
     found = {(c.name, c.period_s): c for c in list_costs(study)}
     for name in NAMES:
         own = [found[name, period].energy for period in (1, 10, 60, 300)]
         assert own[0] < 5e-4
         assert own == sorted(own)
     assert found["resnet-4096", 60].max_w < found["resnet-4096", 10].max_w < 0
-    assert any("once a minute" in text for text in PAPER.word_meters(bnl.compute_numbers(study, PAPER)))
-
-
-@pytest.mark.system
-def test_powers_of_the_cost_are_those_that_the_study_prints(study: Study) -> None:
-    found = {(c.name, c.period_s): c for c in list_costs(study)}
-    ran, numbers = read_runs(study), bnl.compute_numbers(study, PAPER)
-    each = found["burn", 1]
+    each, words = found["burn", 1], PAPER.word_meters(numbers)
+    assert any("once a minute" in text for text in words)
     assert 0.0005 < abs(each.gain) < 0.02  # the PDU's own
     for name in ("burn", "burn-gpus"):  # they draw nearly the same all the time; six outlets show whole watts
-        assert found[name, 1].most_w == pytest.approx(ran[name].max_w, abs=4)
-    assert f"{100 * each.gain:+.2f} %" in PAPER.word_meters(numbers)[-1]
+        assert found[name, 1].most_w == pytest.approx(numbers.figures[f"{name}.max_w"].value, abs=4)
+    assert f"{100 * each.gain:+.2f} %" in words[-1]
     assert f"{100 * each.gain:+.2f} %" in numbers.tables[1].table.notes[0]
 
 

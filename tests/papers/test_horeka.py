@@ -192,15 +192,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return run_twin_study(folder / "small.toml", twins(), folder / "small")
 
 
+@pytest.fixture(scope="module")
+def numbers(run: Study) -> PaperNumbers:
+    return horeka.compute_numbers(run, PAPER)
+
+
 @pytest.mark.system
-def test_figures_come_from_the_accounting_of_runs(run: Study) -> None:
+def test_figures_come_from_the_accounting_of_runs(run: Study, numbers: PaperNumbers) -> None:
     found = read_jobs(run)
     assert len(found) == 7
     steady = modelled(twins())
     for names in [n for n in found if n[0].endswith("predict")]:
         assert found[names].mean_w == pytest.approx(steady[names].mean_w, rel=0.12)  # so much 10 s cost the short one
         assert found[names].time_s == pytest.approx(steady[names].time_s, rel=0.03)
-    numbers = horeka.compute_numbers(run, PAPER)
     figures = by_id(PAPER.make_figures(numbers))
     assert figures["energy.predict.gpu.energy_kj"].reproduced == found["energy-predict", "gpu"].energy_j / 1000
     assert figures["gpu_idle_w"].reproduced == pytest.approx(55, rel=0.03)
@@ -224,7 +228,7 @@ def test_accounted_energy_is_that_of_the_node(run: Study) -> None:
 
 
 @pytest.mark.system
-def test_sampling_costs_short_jobs_more_and_has_a_sign(run: Study) -> None:
+def test_sampling_costs_short_jobs_more_and_has_a_sign(run: Study, numbers: PaperNumbers) -> None:
     found = {(c.workload, c.period_s): c for c in list_costs(run)}
     assert {name for name, _ in found} == {"health-predict"}  # trainings have not run here
     mean = [found["health-predict", period].mean for period in (1, 10, 30, 60)]
@@ -240,7 +244,6 @@ def test_sampling_costs_short_jobs_more_and_has_a_sign(run: Study) -> None:
     off = {name: compute_errors(timeline, 30) for name, timeline in lays.items()}
     assert off["predict"].mean() < 5 * off["train"].mean() < 0
     assert off["predict"].std() > 5 * off["train"].std()
-    numbers = horeka.compute_numbers(run, PAPER)
     (said,) = PAPER.word_meters(numbers)
     assert "as on this twin with a look every 10 s: energy is off by -" in said
     assert all(f"% every {period} s" in said for period in (1, 30, 60))
@@ -273,12 +276,12 @@ def test_jobs_of_the_study_are_accounted_as_the_table_says(look_s: int) -> None:
 
 
 @pytest.mark.system
-def test_a_miss_of_the_short_job_is_explained_by_the_table(run: Study) -> None:
+def test_a_miss_of_the_short_job_is_explained_by_the_table(numbers: PaperNumbers) -> None:
     rows = [
         [*row[:5], 300.0 if row[1:3] == ["predict", "gpu"] else row[5], *row[6:]] for row in PAPER.published["rows"]
     ]
     other = replace(PAPER, published={**PAPER.published, "rows": rows})
-    figures = by_id(other.make_figures(horeka.compute_numbers(run, other)))
+    figures = by_id(other.make_figures(numbers))
     short, long = figures["health.predict.gpu.mean_w"], figures["energy.predict.gpu.mean_w"]
     assert (short.verdict, long.verdict) == ("miss", "miss")
     assert "every 10 s on this twin" in short.note

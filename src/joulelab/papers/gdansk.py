@@ -245,10 +245,15 @@ def _sum_gpu_energies(study: Study) -> dict[tuple[float, int], float]:
 # Pictures
 
 
-def draw_pictures(study: Study, paper: Paper, folder: Path) -> list[Path]:  # noqa: ARG001 - a paper's interface
+def draw_pictures(
+    study: Study,
+    paper: Paper,  # noqa: ARG001 - a paper's interface
+    folder: Path,
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
     """Draw figures 2 to 7 of the paper into a folder, and return the files. Raises MissingDependency."""
     sweep = read_sweep(study)
-    return [] if sweep.summary is None else write_curve_charts(make_charts(sweep.summary), folder, formats=FORMATS)
+    return [] if sweep.summary is None else write_curve_charts(make_charts(sweep.summary), folder, formats=formats)
 
 
 def make_charts(summary: StudySummary) -> list[CurveChart]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.study.virtual_study import METERS, NODE, write
 
+from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.store.run_folder import read_end, read_meta
 from joulelab.store.run_reader import open_run
@@ -98,7 +99,9 @@ def test_caps_and_gpus_reach_the_twin(study: Study) -> None:
     first = {key: next(s for s in slots_of(study) if s.folder.parent.name == cell) for key, cell in by_cell.items()}
     tight, free = load_trial(first[150.0, 1]), load_trial(first[260.0, 1])
     assert tight.time_s > 1.05 * free.time_s
-    assert tight.caps == {"gpu:0": 150.0}
+    run = first[150.0, 1].run
+    assert run is not None
+    assert [(cap.scope, cap.asked, cap.unit) for cap in load_result(run).caps] == [("gpu:0", 150.0, "W")]
     assert not tight.uncapped
     assert tight.find_idle_gpus(["gpu:0"]) == ["gpu:1"]
     assert load_trial(first[150.0, 2]).find_idle_gpus(["gpu:0", "gpu:1"]) == []

@@ -41,7 +41,9 @@ def slurm(shared):
 
 
 def slots(study, repeats=1):
-    return [study.get_slot_folder(key, repeat) for key in sorted(study.read_cells()) for repeat in range(1, repeats + 1)]
+    return [
+        study.get_slot_folder(key, repeat) for key in sorted(study.read_cells()) for repeat in range(1, repeats + 1)
+    ]
 
 
 def job_of(slot):

@@ -50,7 +50,9 @@ def make_paper(name: str = "gdansk") -> Paper:
 
 def make_reproduction(**more: Any) -> Reproduction:
     table = PaperTable(
-        "batches", make_table(["batch", "energy"], [("512", "123 kWh")], title="Batches"), ({"batch": 512},)
+        "batches",
+        make_table(["batch", "energy"], [("512", "123 kWh")], title="Batches", notes=["Of the twin. " * 12]),
+        ({"batch": 512},),
     )
     given: dict[str, Any] = {"paper": make_paper(), "figures": make_figures(), "twins": {"one": "8 GPUs"}, "seed": 7}
     given |= {"slots": 680, "ran_s": 90_000.0, "took_s": 42.0, "new": 680, "tables": [table], "folder": "here"}

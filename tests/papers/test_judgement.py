@@ -195,6 +195,7 @@ def test_the_text_answers_first_and_fits_and_the_rest_is_behind_all(width: int) 
 def test_a_miss_without_a_reason_says_so() -> None:
     missed = make_figure("x", 1.0, 2.0, group="measured")
     assert text.word_misses([missed]) == ["x: 2 instead of 1 (+100 %, allowed ± 5 %). No reason is known."]
+    assert text.word_misses([missed], is_changed=True)[0].endswith("The twin was changed.")
     assert [each.rpartition(". ")[2] for each in text.word_misses([missed.add_note("peaks")] * 2)] == [
         "Peaks.",
         "As above.",

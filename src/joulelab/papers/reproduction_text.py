@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.papers.judgement import (
@@ -35,7 +36,7 @@ WITHIN = (
 STRICT = "measured, and no fitted or knowingly chosen number of the twin determines them"
 PREDICTED = "every figure that nothing was fitted to"
 COVERAGE = "± behind a reproduced figure is its expanded uncertainty (k = 2)."
-UNEXPLAINED, FOLLOWS = "no reason is known", "it follows from other figures"
+UNEXPLAINED, FOLLOWS, CHANGED = "no reason is known", "it follows from other figures", "the twin was changed"
 KINDS: tuple[Kind, ...] = ("calibrated", "predicted", "identity", "finding")
 GROUP_TITLES: dict[Group, str] = {
     "measured": "Counted strictly: measured, and nothing fitted or chosen determines them",
@@ -54,13 +55,15 @@ FEWEST_DIGITS, MOST_DIGITS = 4, 9
 def lay_out_reproduction(made: Reproduction, *, is_whole: bool = False) -> list[TextBlock]:
     """Lay out counts, misses with their reasons, and the figures that count strictly; everything else if `is_whole`."""
     blocks: list[TextBlock] = [TextLine(made.paper.entries.title, "bold"), list_facts(list_answers(made))]
-    blocks += _lay_out_list(MISSES, [("MISS", text) for text in word_misses(made.figures)], label=4)
+    blocks += _lay_out_list(
+        MISSES, [("MISS", text) for text in word_misses(made.figures, is_changed=bool(made.changes))], label=4
+    )
     tables = make_group_tables(made.figures)
     for table in tables if is_whole else tables[:1]:
         blocks += [BLANK_LINE, table]
     if is_whole:
-        for table in (paper_table.table for paper_table in made.tables):
-            blocks += [BLANK_LINE, table] if len(table.rows) <= MOST_ROWS else []
+        for table in (each.table for each in made.tables if len(each.table.rows) <= MOST_ROWS):
+            blocks += [BLANK_LINE, replace(table, notes=()), *(TextLine(note) for note in table.notes)]
         blocks += _lay_out_list(FINDINGS, word_findings(made.figures), label=3)
         blocks += _lay_out_list(METERS, [("-", text) for text in made.meters], label=1)
         blocks += _lay_out_list(NOTES, [("-", text) for text in word_notes(made.figures)], label=1)
@@ -108,7 +111,7 @@ def write_document(made: Reproduction, form: str) -> str:
     parts: list[Table | str] = [document.write_heading(made.paper.entries.title), write_facts(list_answers(made))]
     findings = [f"{holds}: {text}" for holds, text in word_findings(made.figures)]
     lists = {FINDINGS: findings, METERS: list(made.meters), NOTES: word_notes(made.figures)}
-    if misses := word_misses(made.figures):
+    if misses := word_misses(made.figures, is_changed=bool(made.changes)):
         parts += [document.write_title(MISSES), document.write_list(misses)]
     parts += [*make_group_tables(made.figures), *(table.table for table in made.tables)]
     for title, lines in lists.items():
@@ -143,12 +146,12 @@ def word_findings(figures: Iterable[Figure]) -> list[tuple[str, str]]:
     return [(holds[f.verdict], f"{f.label}: {f.detail}" if f.detail else f.label) for f in found]
 
 
-def word_misses(figures: Iterable[Figure]) -> list[str]:
-    """Word each miss with its reason, those that count strictly first."""
+def word_misses(figures: Iterable[Figure], *, is_changed: bool = False) -> list[str]:
+    """Word each miss with its reason, those that count strictly first; a changed twin is a reason."""
     texts: list[str] = []
     notes: set[str] = set()
     for figure in list_misses(figures):
-        why = figure.note or (FOLLOWS if figure.kind == "identity" else UNEXPLAINED)
+        why = figure.note or (FOLLOWS if figure.kind == "identity" else CHANGED if is_changed else UNEXPLAINED)
         why = "as above" if figure.note in notes else why
         notes |= {figure.note} - {""}
         why = f"{why[:1].upper()}{why[1:]}{'' if why.endswith(('.', '!', '?')) else '.'}"
@@ -326,8 +329,8 @@ def make_json(made: Reproduction) -> dict[str, Any]:
     """Return a reproduction as plain data: every figure in full, and the counts."""
     counts = {kind: count_kind(made.figures, kind) for kind in KINDS} | {"strict": count_strictly(made.figures)}
     groups = {group: count_verdicts(f for f in made.figures if f.group == group) for group in GROUPS}
-    found = made.coverage
-    worst = dict(zip(("cell", "inside", "slots"), found.worst, strict=True))
+    coverage = asdict(made.coverage)
+    coverage["worst_cell"] = dict(zip(("cell", "inside", "slots"), coverage.pop("worst"), strict=True))
     tables = [(each.name, each.table, each.records) for each in made.tables]
     return {
         "paper": made.paper.name,
@@ -341,21 +344,11 @@ def make_json(made: Reproduction) -> dict[str, Any]:
         "slots_run_now": made.new,
         "virtual_s": made.ran_s,
         "took_s": made.took_s,
-        "counts": {name: _make_count_json(count) for name, count in counts.items()},
-        "groups": {name: _make_count_json(count) for name, count in groups.items()},
+        "counts": {name: asdict(count) for name, count in counts.items()},
+        "groups": {name: asdict(count) for name, count in groups.items()},
         "within": WITHIN,
         "figures": make_records(made),
-        "covered": {
-            "slots": found.slots,
-            "inside": found.inside,
-            "scopes": found.scopes,
-            "scopes_inside": found.scopes_inside,
-            "widest": found.widest,
-            "farthest": found.farthest,
-            "cells": found.cells,
-            "cells_inside": found.cells_inside,
-            "worst_cell": worst,
-        },
+        "covered": coverage,
         "meters": list(made.meters),
         "tables": [
             {"name": name, "title": table.title, "note": " ".join(table.notes), "records": [dict(r) for r in records]}
@@ -365,7 +358,3 @@ def make_json(made: Reproduction) -> dict[str, Any]:
         "files": list(made.files),
         "next": [command for _, command in made.next_commands],
     }
-
-
-def _make_count_json(count: Count) -> dict[str, int]:
-    return {"hits": count.hits, "misses": count.misses, "unjudged": count.unjudged}

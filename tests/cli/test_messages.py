@@ -25,9 +25,8 @@ config.secret-in-plain-text config.too-many-runs config.too-many-subjects config
 store.gone store.no-recorder store.not-run-yet unavailable.failed
 """
 USAGE = """
-exclusive format needs-add needs-capture needs-estimate needs-file needs-until no-cap no-command no-name no-pair no-quality
-no-such-command no-vs no-whole-run
-one-meter other-mode
+exclusive format needs-add needs-capture needs-estimate needs-file needs-until no-cap no-command no-name no-pair
+no-quality no-such-command no-vs no-whole-run one-meter other-mode
 period same-run several-files too-many-words unknown-message
 """
 

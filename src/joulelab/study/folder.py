@@ -106,7 +106,7 @@ class Plan:
 
     `nodes` are the node types by name; without any all is local. `work` are patterns; one with a `workload` applies to
     that one only. `timeouts` (s) are the time limits of single workloads. `file` is the study file, None for a sweep.
-    With `until` cells get more repeats, up to `repeat_max`, until the interval of their mean energy is this share of it.
+    With `until` cells get more repeats, at most `repeat_max`, until the interval of their mean energy is this share.
     """
 
     cells: Sequence[PlannedCell]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from tests.study.bench import make_study, place, store_trial
 from tests.study.virtual_study import write
 
 from joulelab.analysis.cell_comparison import make_sample
+from joulelab.analysis.statistics import t_quantile
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 from joulelab.report.study_summary import summarise_study
@@ -210,3 +212,19 @@ def test_a_study_on_a_twin_is_repeated_until_it_is_precise(tmp_path: Path) -> No
     run_twin_study(file, str(tmp_path / "node.toml"), tmp_path / "out")
     assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("end.json")} == before
     print(sorted(repeats.values()), [f"{one.share:.2%} {one.verdict}" for one in results.precision])
+
+
+@pytest.mark.campaign  # docs/how-to/sweep.md states these figures
+@pytest.mark.parametrize(("scatter_share", "coverage"), [(0.5, 0.95), (1.0, 0.92), (2.0, 0.90)])
+def test_intervals_hold_the_mean_about_as_often_as_documented(scatter_share: float, coverage: float) -> None:
+    target, first, most, count = 0.01, 3, 20, 8000
+    drawn = 1 + target * scatter_share * np.random.default_rng(5).standard_normal((count, most))
+    held = np.zeros(count, dtype=bool)
+    unfinished = np.ones(count, dtype=bool)
+    for n in range(first, most + 1):
+        mean, deviation = drawn[:, :n].mean(axis=1), drawn[:, :n].std(axis=1, ddof=1)
+        half = t_quantile(0.05, n - 1) * deviation / n**0.5
+        ends = unfinished & ((half <= target * mean) | (n == most))
+        held[ends] = np.abs(mean - 1)[ends] <= half[ends]
+        unfinished &= ~ends
+    assert held.mean() == pytest.approx(coverage, abs=0.01)

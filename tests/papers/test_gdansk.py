@@ -190,6 +190,7 @@ def test_pictures_are_those_of_the_paper(ideal: CapSweep) -> None:
     charts = make_charts(ideal.summary)
     names = ["2-energy-decrease", "3-time-increase", "4-edp", "5-eds", "6-difference", "7-training-times"]
     assert [chart.name for chart in charts] == names
+    assert [chart.note for chart in charts if chart.note != " ".join(chart.note.split())] == []
     labels = [[curve.label for curve in chart.curves] for chart in charts]
     assert labels[0] == ["1 GPU", "2 GPUs", "4 GPUs", "8 GPUs"]
     assert (labels[1], labels[3], labels[5]) == ([""], ["k = 1.5", "k = 2"], ["cap 260 W", "cap 170 W"])

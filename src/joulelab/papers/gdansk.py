@@ -275,7 +275,7 @@ def make_charts(summary: StudySummary) -> list[CurveChart]:
             both = (("k = 1.5", _select_curves(metrics["eds-1.5"])), ("k = 2", curves))
             curves = tuple(replace(curve, label=label) for label, found in both for curve in found)
             chart = replace(chart, y_label="gain by EDS(k), %")
-        note = f"{chart.note.strip()} {TWIN_NOTE}"
+        note = f"{chart.note} {TWIN_NOTE}".strip()
         charts.append(replace(chart, name=name, title=f"{title}, {ALL} GPUs", curves=curves, note=note))
     return [chart for chart in (*charts, _make_time_chart(summary)) if chart.curves]
 
@@ -286,7 +286,7 @@ def _label_counts(chart: CurveChart, name: str, title: str) -> CurveChart:
     for curve in chart.curves:
         count = next((w.removeprefix("gpus=") for w in curve.label.split() if w.startswith("gpus=")), "")
         curves.append(replace(curve, label=f"{count} GPU{'' if count == '1' else 's'}"))
-    return replace(chart, name=name, title=title, curves=tuple(curves), note=f"{chart.note.strip()} {TWIN_NOTE}")
+    return replace(chart, name=name, title=title, curves=tuple(curves), note=f"{chart.note} {TWIN_NOTE}".strip())
 
 
 def _select_curves(chart: CurveChart) -> tuple[ChartCurve, ...]:

@@ -74,7 +74,7 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
     [
         ("run", "--pause TIME waits between cells, --out FILE writes a copy with outputs, --kernel NAME"),
         ("tune", "Name the study, or with --online the run."),
-        ("tune", "[default: 2 + a third of the number of caps; with --online 10]"),
+        ("tune", "[default: below half of the caps, a quarter of the pairs; with --online 10]"),
         ("tune", r"'tokens: (\d+)'; the group is the number, the last match counts."),
         ("sweep", r"'tokens: (\d+)'; the group is the number, the last match counts."),
         ("watch", "Save the measurement of this node as a run (otherwise it is deleted)."),

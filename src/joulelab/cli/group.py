@@ -33,7 +33,7 @@ SECTIONS = {
     "Results": {
         "show": "Show the energy of a run, finished or still running.",
         "ls": "List the runs: age, duration, energy, outcome, command.",
-        "compare": "Compare two runs, with the uncertainty of the difference.",
+        "compare": "Compare two runs or two groups of runs.",
         "report": "Write a report of a run, several runs or a study: one HTML file.",
         "figure": "Draw figures of a run, several runs or a study, for papers.",
         "query": "Query all runs with SQL.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.study.tuning.inside import TRUE, Capped, events, measured, online, recorded, scaled, shown, unheld
 
+from joulelab.control.client import HeldCap
 from joulelab.core.clock import NS
 from joulelab.core.errors import Denied, Refused
 from joulelab.run.recording import RunRecording
@@ -94,6 +95,20 @@ def test_a_workload_that_changed_by_itself_is_found_out_by_coming_back(tmp_path:
     assert any("changed by itself" in note for note in tuning.state.notes)
     assert tuning.state.choice is not None
     assert tuning.state.choice.setting.cap_w == 180
+
+
+@pytest.mark.system
+def test_clocks_that_were_not_locked_get_their_highest_value_when_tuning_fails(tmp_path: Path) -> None:
+    tuning, capped = online(), Capped(lambda _: None)
+    recording = RunRecording(RunOptions(runs=tmp_path), ["true"], os.environ)
+    tuning._recording, tuning._capping = recording, capped  # type: ignore[assignment]
+    tuning._held = [
+        HeldCap("gpu:0", "GPU-0.clocks", "GPU", "clocks", 900e6, 900e6, None, None, 2100e6, "Hz"),
+        HeldCap("gpu:0", "GPU-0", "GPU", "power", 180.0, 180.0, 180.0, 250.0, 260.0, "W"),
+    ]
+    tuning._give_up("a meter failed")
+    recording.close({"outcome": "exit", "exit_code": 0})
+    assert [(request.value, request.unit) for request in capped.wishes[0]] == [(2100e6, "Hz"), (250.0, "W")]
 
 
 def test_a_run_that_is_not_recorded_is_not_tuned(tmp_path: Path) -> None:

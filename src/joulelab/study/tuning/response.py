@@ -47,7 +47,7 @@ class ResponsePrior:
 
     level: float = 0.10
     misfit: float = 0.015
-    stretch: float = 0.10  # misfit as a share of the change, where clocks are locked
+    stretch: float = 0.04  # misfit as a share of the change, where clocks are locked
     reach: float = 0.25
     lone: float = 0.3
     direct: float = 0.8  # share of the family in which the measured power is that of the capped device alone

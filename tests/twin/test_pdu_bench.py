@@ -32,13 +32,13 @@ def test_counter_wraps_and_resets(tmp_path):
 def test_the_feeder_speaks_as_snmpd_expects():
     feeder = Feeder({(1, 3, 2): lambda: ("integer", 7), (1, 3, 10): lambda: ("string", "x")}, "unused")
     feeder._socket.close()
-    assert feeder.answer(["PING"]) == ["PONG"]
-    assert feeder.answer(["get"]) is None
-    assert feeder.answer(["get", ".1.3.2"]) == [".1.3.2", "integer", "7"]
-    assert feeder.answer(["getnext", ".1.3.2"]) == [".1.3.10", "string", "x"], "names are in numeric order"
-    assert feeder.answer(["getnext", ".1.3.10"]) == ["NONE"]
-    assert feeder.answer(["get", ".1.3.3"]) == ["NONE"]
-    assert feeder.answer(["set", ".1.3.2", "integer 8"]) == ["not-writable"]
+    assert feeder.answer_order(["PING"]) == ["PONG"]
+    assert feeder.answer_order(["get"]) is None
+    assert feeder.answer_order(["get", ".1.3.2"]) == [".1.3.2", "integer", "7"]
+    assert feeder.answer_order(["getnext", ".1.3.2"]) == [".1.3.10", "string", "x"], "names are in numeric order"
+    assert feeder.answer_order(["getnext", ".1.3.10"]) == ["NONE"]
+    assert feeder.answer_order(["get", ".1.3.3"]) == ["NONE"]
+    assert feeder.answer_order(["set", ".1.3.2", "integer 8"]) == ["not-writable"]
 
 
 def test_wrong_flaws_and_a_missing_snmpd_are_told(tmp_path, monkeypatch):

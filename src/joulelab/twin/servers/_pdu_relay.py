@@ -1,6 +1,6 @@
-"""Pass what snmpd asks of its `pass_persist` program on to the twin's server, over a Unix socket; run as a script.
+"""Forward the questions of snmpd's `pass_persist` to the twin's server over a Unix socket; run as a script.
 
-It needs no package, so that it starts at once, and ends with either side.
+It imports no package, so it starts at once; it ends when either side ends.
 """
 
 import socket
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Copy lines both ways: a question is followed by as many lines of answer as the server's first line says."""
+    """Copy lines both ways: the server's first line is the number of lines of its answer."""
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(f"\0{sys.argv[1]}")
         server = link.makefile("rw")

@@ -1,8 +1,8 @@
 """Serve a rack PDU or UPS by SNMP, v2c and v3: net-snmp's snmpd, fed with the cords of the node by `pass_persist`.
 
-snmpd listens on a port of its own; clients meet a proxy in front of it that is silent, late or garbled as the flaws
-say. `refuse` gives clients other credentials than snmpd's. snmpd ends with this process, however that ends: a shell
-that holds the other end of a pipe ends it.
+snmpd listens on a port of its own; clients talk to a proxy in front of it, which applies the flaws (silent, late,
+garbled). `refuse` gives clients other credentials than snmpd's. snmpd ends with this process, even after a crash: a
+shell that reads from a pipe of this process kills it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Feeder:
     def __enter__(self) -> Self:
         self._socket.bind(f"\0{self.name}")
         self._socket.listen()
-        threading.Thread(target=self._accept, name="pdu-feeder", daemon=True).start()
+        threading.Thread(target=self._accept_links, name="pdu-feeder", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,37 +64,37 @@ class Feeder:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _accept(self) -> None:
+    def _accept_links(self) -> None:
         while True:
             try:
                 link, _ = self._socket.accept()
             except OSError:
                 return  # closed: the block has ended
-            threading.Thread(target=self._serve, args=(link,), name="pdu-feed", daemon=True).start()
+            threading.Thread(target=self._serve_link, args=(link,), name="pdu-feed", daemon=True).start()
 
-    def _serve(self, link: socket.socket) -> None:
-        """Answer line by line; each answer begins with how many lines it has."""
+    def _serve_link(self, link: socket.socket) -> None:
+        """Answer line by line; each answer begins with its number of lines."""
         with link, link.makefile("rw") as lines:
             order: list[str] = []
             for line in lines:
                 order.append(line.strip())
-                answer = self.answer(order)
+                answer = self.answer_order(order)
                 if answer is not None:
                     order = []
                 with contextlib.suppress(BrokenPipeError):
                     lines.write("".join(f"{part}\n" for part in (len(answer or ()), *(answer or ()))))
                     lines.flush()
 
-    def answer(self, order: list[str]) -> list[str] | None:
-        """Return the lines that answer an order, None while it is not whole."""
+    def answer_order(self, order: list[str]) -> list[str] | None:
+        """Return the answer to an order, None while the order is incomplete."""
         match order:
             case ["PING"]:
                 return ["PONG"]
             case ["get", oid]:
-                return self._shown(_parse_oid(oid))
+                return self._read_value(_parse_oid(oid))
             case ["getnext", oid]:
                 at = bisect.bisect_right(self.names, _parse_oid(oid))
-                return self._shown(self.names[at]) if at < len(self.names) else ["NONE"]
+                return self._read_value(self.names[at]) if at < len(self.names) else ["NONE"]
             case ["set", _, _]:
                 return ["not-writable"]
             case ["get" | "getnext"] | ["set"] | ["set", _]:
@@ -102,7 +102,7 @@ class Feeder:
             case _:
                 return ["NONE"]
 
-    def _shown(self, oid: tuple[int, ...]) -> list[str]:
+    def _read_value(self, oid: tuple[int, ...]) -> list[str]:
         read = self._tree.get(oid)
         if read is None:
             return ["NONE"]
@@ -121,8 +121,8 @@ _BYTES = 65_535
 class Proxy:
     """Forward UDP datagrams from a port of loopback to snmpd and back; a thread serves until the block ends.
 
-    What the panel's flaws say is done to whole datagrams: a silent request is not forwarded, an answer waits for the
-    latency, a garbled one is noise of the same length.
+    The panel's flaws apply to whole datagrams: a silent panel forwards no request, an answer waits for the latency, a
+    garbled answer is noise of the same length.
     """
 
     def __init__(self, panel: Panel, upstream: int, port: int = 0) -> None:
@@ -136,7 +136,7 @@ class Proxy:
         self._noise = random.Random(port)  # noqa: S311 noise, no secret
         self._wake, self._end = socket.socketpair()
         self._selector = selectors.DefaultSelector()
-        self._thread = threading.Thread(target=self._run, name="pdu-proxy", daemon=True)
+        self._thread = threading.Thread(target=self._forward_packets, name="pdu-proxy", daemon=True)
 
     def __enter__(self) -> Self:
         self._selector.register(self._front, selectors.EVENT_READ)
@@ -151,33 +151,33 @@ class Proxy:
             opened.close()
         self._selector.close()
 
-    def _run(self) -> None:
+    def _forward_packets(self) -> None:
         while True:
             left = (self._waiting[0][0] - monotonic_ns()) / NS if self._waiting else None
             for key, _ in self._selector.select(None if left is None else max(left, 0)):
                 if key.fileobj is self._wake:
                     return
                 if key.fileobj is self._front:
-                    self._from_clients()
+                    self._forward_request()
                 else:
-                    self._from_snmpd(key.fileobj, key.data)
+                    self._queue_answer(key.fileobj, key.data)
             while self._waiting and self._waiting[0][0] <= monotonic_ns():
                 _, _, data, client = heapq.heappop(self._waiting)
                 with contextlib.suppress(OSError):  # the client may be gone
                     self._front.sendto(data, client)
 
-    def _from_clients(self) -> None:
+    def _forward_request(self) -> None:
         try:
             data, client = self._front.recvfrom(_BYTES)
         except OSError:
-            return  # an ICMP error of a client that is gone
+            return  # an ICMP error: the client is gone
         if self._panel.is_silent():
             return
         with contextlib.suppress(OSError):
-            self._to(client).send(data)
+            self._open_upstream(client).send(data)
 
-    def _to(self, client: Any) -> socket.socket:
-        """Return the socket that speaks to snmpd for a client."""
+    def _open_upstream(self, client: Any) -> socket.socket:
+        """Return the socket to snmpd that belongs to a client."""
         if client not in self._behind:
             if len(self._behind) >= _CLIENTS:
                 oldest = self._behind.pop(next(iter(self._behind)))
@@ -190,7 +190,7 @@ class Proxy:
             self._behind[client] = opened
         return self._behind[client]
 
-    def _from_snmpd(self, opened: Any, client: Any) -> None:
+    def _queue_answer(self, opened: Any, client: Any) -> None:
         try:
             data = opened.recv(_BYTES)
         except OSError:
@@ -203,7 +203,7 @@ class Proxy:
 
 USER = "meter"
 START_S = 10.0
-# Ends its child when the pipe that it reads ends: with its owner, however that ends.
+# Kill the child when standard input ends, which it does when the owner ends or crashes.
 _GUARD = '"$@" & child=$!; cat >/dev/null; kill "$child"; wait "$child"'
 _WHERE = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _SECRETS = ("community", "password", "privacy_password")
@@ -211,11 +211,11 @@ _SECRETS = ("community", "password", "privacy_password")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PduFlaws(PanelFlaws):
-    """Describe a PDU: its maker, the login, and from when its values are not known."""
+    """Describe a PDU: its maker, the login, and when its values become unknown."""
 
     vendor: str = "sentry4"
-    login: str = "v3"  # or v2c: what the entry uses; the server answers both
-    sentinel_at_s: float | None = None  # values are -1 from here on, with makers that say so
+    login: str = "v3"  # or v2c: login of the entry; the server accepts both
+    sentinel_at_s: float | None = None  # values are -1 from then on, for makers that have this value
 
     def __post_init__(self) -> None:
         super(PduFlaws, self).__post_init__()  # a class with slots is made twice
@@ -245,7 +245,7 @@ def serve(truth: Truth, directory: Path, flaws: PduFlaws, port: int = 0) -> Iter
 
 @contextlib.contextmanager
 def serve_tree(tree: Tree, identity: tuple[str, str], directory: Path, known: Mapping[str, str]) -> Iterator[int]:
-    """Serve a tree of objects by snmpd, which says that it is `identity`: sysObjectID, sysDescr; give the port.
+    """Serve a tree of objects by snmpd with `identity` (sysObjectID, sysDescr); yield the port.
 
     Raises MissingDependency where snmpd is not installed, Unavailable.
     """
@@ -254,7 +254,7 @@ def serve_tree(tree: Tree, identity: tuple[str, str], directory: Path, known: Ma
         raise MissingDependency("snmpd is not installed", where="pdu", why="it serves SNMP", next="apt install snmpd")
     with Feeder(tree, f"joulelab-pdu-{os.getpid()}-{secrets.token_hex(8)}") as feeder:
         port = _find_free_port()
-        _configure(directory, known, port, identity, feeder)
+        _write_config(directory, known, port, identity, feeder)
         with _run_snmpd(snmpd, directory):
             _wait_for_answer(port, known["community"], min(feeder.names), directory)
             yield port
@@ -280,7 +280,7 @@ def _make_entry(
 
 
 def make_credentials(directory: Path) -> dict[str, str]:
-    """Return the credentials of this device: new ones at first, the same when it returns."""
+    """Return the credentials of this device: created once, then read from its directory."""
     path = directory / "credentials.json"
     if not path.exists():
         path.touch(mode=0o600)
@@ -290,7 +290,9 @@ def make_credentials(directory: Path) -> dict[str, str]:
     return known
 
 
-def _configure(directory: Path, known: Mapping[str, str], port: int, identity: tuple[str, str], feeder: Feeder) -> None:
+def _write_config(
+    directory: Path, known: Mapping[str, str], port: int, identity: tuple[str, str], feeder: Feeder
+) -> None:
     # 1.3.6.1.4.1 and the maker, or 1.3.6.1.2.1 and the standard.
     bases = sorted({".".join(map(str, name[:7])) for name in feeder.names})
     relay = f"{sys.executable} -I -S {_pdu_relay.__file__} {feeder.name}"
@@ -363,17 +365,17 @@ def _wait_for_answer(port: int, community: str, name: tuple[int, ...], directory
 
 
 def _make_question(community: str, name: tuple[int, ...]) -> bytes:
-    """Encode a GET of one name by version 2c; all of it is short."""
+    """Encode a GET of one name by version 2c; lengths are below 128."""
 
-    def part(tag: int, content: bytes) -> bytes:
+    def encode_part(tag: int, content: bytes) -> bytes:
         return bytes((tag, len(content))) + content
 
     digits = bytearray((name[0] * 40 + name[1],))
     for number in name[2:]:
         digits += bytes(0x80 | number >> shift & 0x7F for shift in (14, 7) if number >> shift) + bytes((number & 0x7F,))
-    names = part(0x30, part(0x30, part(6, bytes(digits)) + b"\x05\0"))
-    ask = part(0xA0, b"\x02\x01\x07\x02\x01\0\x02\x01\0" + names)
-    return part(0x30, b"\x02\x01\x01" + part(4, community.encode()) + ask)
+    names = encode_part(0x30, encode_part(0x30, encode_part(6, bytes(digits)) + b"\x05\0"))
+    ask = encode_part(0xA0, b"\x02\x01\x07\x02\x01\0\x02\x01\0" + names)
+    return encode_part(0x30, b"\x02\x01\x01" + encode_part(4, community.encode()) + ask)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ class VirtualCable:
 
     def write(self, text):
         self.log.append(text)
-        assert self._bench.instrument.execute(text) == ""
+        assert self._bench.instrument.execute_message(text) == ""
 
     def query(self, text):
         self.log.append(text)
@@ -98,7 +98,7 @@ class VirtualCable:
                 bench.pass_time(min(wait_ns / NS, 5.0))
                 if wait_ns > 5 * NS:
                     raise ReadFailed(f"{text} failed", why="no answer")
-            answers.append(bench.instrument.execute(unit))
+            answers.append(bench.instrument.execute_message(unit))
             bench.pass_time(self.stall())
         answer = ";".join(filter(None, answers))
         if not answer:

@@ -147,7 +147,7 @@ def serial_line(instrument):
                 line += more
                 if line.endswith(b"\r\n"):
                     sent.append(line)
-                    answer = instrument.execute(line.decode().strip())
+                    answer = instrument.execute_message(line.decode().strip())
                     line = b""
                     if answer:
                         os.write(main, answer.encode() + b"\r\n")

@@ -112,7 +112,7 @@ def test_no_update_is_a_failure(bench, has_wait, code):
 
 def test_settings_are_changed_and_restored(bench):
     served = bench(period_s=0.25, window_s=0.25, wt200=True)
-    ask = served.instrument.execute
+    ask = served.instrument.execute_message
     ask(":COMM:HEAD OFF;:NUM:NORM:NUM 2;ITEM1 S,1;:MEAS:AVER:STAT ON;:INTEG:MODE CONT;:STAT:FILT1 BOTH")
     found = ask(SETTINGS)
     meter = served.open(current_a=10, voltage_v=600.0, period_s=0.1)
@@ -136,7 +136,7 @@ def test_an_integration_of_another_user_goes_on(bench):
         with raises_code("unavailable.integrating"):
             served.open(**wanted)
     meter.close()
-    assert "STAR" in served.instrument.execute(":INTEG:STAT?")
+    assert "STAR" in served.instrument.execute_message(":INTEG:STAT?")
 
 
 def test_an_interval_that_is_too_long_for_the_timeout_is_refused(bench):
@@ -149,27 +149,27 @@ def test_an_interval_that_is_too_long_for_the_timeout_is_refused(bench):
 def test_averages_and_maxima_are_not_taken_for_readings(bench):
     for setting in (":MEAS:MHOL ON", ":MEAS:AVER:STAT ON"):
         served = bench()
-        served.instrument.execute(f"{setting};:INTEG:STAR")
+        served.instrument.execute_message(f"{setting};:INTEG:STAR")
         with raises_code("unavailable.integrating"):
             served.open()
 
 
 def test_a_stopped_integration_is_not_touched(bench):
     served = bench(integrating=True)
-    served.instrument.execute(":INTEG:STOP")
+    served.instrument.execute_message(":INTEG:STOP")
     meter = served.open()
     assert math.isnan(rows_of(meter, 1)[0]["energy_j"])
     (missing,) = meter.missing()
     assert missing.what == "no energy_j"
     meter.close()
-    assert served.instrument.execute(":INTEG:STAT?") == "STOP"
+    assert served.instrument.execute_message(":INTEG:STAT?") == "STOP"
 
 
 def test_integration_off(bench):
     served = bench()
     meter = served.open(integration="off")
     assert math.isnan(rows_of(meter, 1)[0]["energy_j"])
-    assert served.instrument.execute(":INTEG:STAT?") == "RES"
+    assert served.instrument.execute_message(":INTEG:STAT?") == "RES"
     assert meter.missing() == []
 
 
@@ -178,7 +178,7 @@ def test_crest_factor_halves_the_ranges(bench):
     with raises_code("config.no-such-range") as raised:
         served.open(crest_factor=6, current_a=20)
     assert "10" in raised.value.next
-    shown = served.instrument.execute(":COMM:HEAD?;:INP:CFAC?")
+    shown = served.instrument.execute_message(":COMM:HEAD?;:INP:CFAC?")
     assert shown == ":COMMUNICATE:HEADER 1;:INPUT:CFACTOR 3"  # all restored
     accuracy = served.open(crest_factor=6, current_a=10, voltage_v=300).streams()[0].channels[0].accuracy
     assert accuracy.offset == pytest.approx(2 * 0.0005 * 300 * 10 * 20)
@@ -228,7 +228,7 @@ def test_a_larger_range_chosen_by_hand_is_a_warning(bench):
     meter = served.open(integration="off")
     rows_of(meter, 1)
     for amperes, words in ((2, ""), (10, "from 300 V 5 A to 300 V 10 A")):
-        served.instrument.execute(f":INP:CURR:RANG {amperes}")
+        served.instrument.execute_message(f":INP:CURR:RANG {amperes}")
         rows_of(meter, 13)
         warnings = list_warnings(meter)
         assert words in warnings if words else not warnings
@@ -238,11 +238,11 @@ def test_over_range_is_no_number(bench):
     served = bench()
     meter = served.open(integration="off")
     rows_of(meter, 1)
-    served.instrument.execute(":INP:CURR:RANG 0.5")  # 10 A with the transformer: 140 % are passed
+    served.instrument.execute_message(":INP:CURR:RANG 0.5")  # 10 A with the transformer: 140 % are passed
     served.pass_time(0.1)
     with raises_code("read-failed.over-range"):
         rows_of(meter, 2)
-    served.instrument.execute(":INP:CURR:RANG 5")
+    served.instrument.execute_message(":INP:CURR:RANG 5")
     served.pass_time(0.2)
     assert rows_of(meter, 2)[-1]["power_w"] > 4000
     assert "element 1: voltage or current over range" in list_warnings(meter)
@@ -265,7 +265,7 @@ def test_an_impossible_power_is_a_failure_and_the_next_row_is_good(bench):
         rows_of(meter, 1)
     assert rows_of(meter, 1)[0]["power_w"] == good
     meter.close()
-    assert served.instrument.execute(":INTEG:STAT?").endswith("RES")
+    assert served.instrument.execute_message(":INTEG:STAT?").endswith("RES")
 
 
 def test_an_integral_that_jumps_is_a_failure(bench):

@@ -34,7 +34,7 @@ class Bench:
         self.ask(":COMM:HEAD OFF")
 
     def ask(self, message, **options):
-        return self.instrument.execute(message, **options)
+        return self.instrument.execute_message(message, **options)
 
     def pass_s(self, seconds):
         self.now += round(seconds * NS)

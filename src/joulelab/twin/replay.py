@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
@@ -245,31 +244,25 @@ def _serve_ipmi(capture: Capture, _: Path) -> Iterator[dict[str, Any]]:
 
 
 class _AnalyzerFront:
-    """Answer questions as they were answered; settings are taken without a word."""
+    """Answer questions from the capture; settings get no answer."""
 
     instrument = SimpleNamespace(flaws=SimpleNamespace(refuse=False))
 
     def __init__(self, exchanges: Mapping[str, str]) -> None:
         self._exchanges = exchanges
 
-    def answer(self, message: bytes, _timeout_s: float) -> bytes:
+    def answer_message(self, message: bytes, _timeout_s: float) -> bytes:
         text = message.decode("ascii", "replace").strip()
         return answer_questions(self._exchanges, text).encode() + b"\n" if "?" in text else b""
 
 
 @contextlib.contextmanager
 def _serve_analyzer(capture: Capture, _: Path) -> Iterator[dict[str, Any]]:
-    from joulelab.twin.servers.analyzer import TextServer
+    from joulelab.twin.servers.analyzer import TextServer, serve_in_thread
 
     server = TextServer(0, _AnalyzerFront(capture.exchanges))  # type: ignore[arg-type]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with serve_in_thread(server):
         yield {"resource": f"TCPIP::127.0.0.1::{server.server_address[1]}::SOCKET"}
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(2)
 
 
 SERVERS: dict[str, Callable[[Capture, Path], AbstractContextManager[dict[str, Any]]]] = {

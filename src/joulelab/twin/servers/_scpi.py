@@ -1,4 +1,4 @@
-"""Behave as a Yokogawa WT300E does on its interfaces: one state, whoever asks and by whatever cable."""
+"""Behave as a Yokogawa WT300E does on its interfaces: one state for all clients and cables."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class MessageUnit:
 
 @dataclass(frozen=True, slots=True)
 class CommandMatch:
-    """Hold what a header means: the pattern that it matches, and the number at its end (1 where none is given)."""
+    """Hold the pattern that a header matches, and the number at its end (1 by default)."""
 
     pattern: str
     number: int
 
 
 def split_message(message: str) -> list[MessageUnit]:
-    """Return the units of a message; a header without a colon goes on where the one before it stood."""
+    """Return the units of a message; a header without a colon continues the path of the one before."""
     found: list[MessageUnit] = []
     path: tuple[str, ...] = ()
     for part in message.split(";"):
@@ -62,13 +62,13 @@ def split_message(message: str) -> list[MessageUnit]:
 
 
 class CommandDictionary:
-    """Find which of the known headers is meant; `[:NORMal]` may be left out, `<x>` takes a number."""
+    """Match headers with the known patterns; `[:NORMal]` is optional, `<x>` is a number."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self._forms = [(form, pattern) for pattern in patterns for form in _list_forms(pattern)]
 
-    def find(self, words: tuple[str, ...]) -> CommandMatch | None:
-        """Return what a header means, None for one that is not known."""
+    def find_command(self, words: tuple[str, ...]) -> CommandMatch | None:
+        """Return the command of a header, None for an unknown one."""
         for form, pattern in self._forms:
             if len(form) == len(words) and (number := _match_form(form, words)) is not None:
                 return CommandMatch(pattern, number)
@@ -76,13 +76,13 @@ class CommandDictionary:
 
 
 def is_word(token: str, mnemonic: str) -> bool:
-    """Tell whether a token is a mnemonic: its capitals, and as much of the rest as was written."""
+    """Return whether a token is a mnemonic: its capitals, then any part of the rest."""
     short = "".join(itertools.takewhile(lambda c: c.isupper() or c.isdigit(), mnemonic))
     return token.startswith(short) and mnemonic.upper().startswith(token)
 
 
 def make_header(pattern: str, number: int) -> str:
-    """Return a header as it stands in answers."""
+    """Return a header as in answers."""
     return ":" + pattern.replace("[:", ":").replace("[", "").replace("]", "").replace("<x>", str(number)).upper()
 
 
@@ -110,7 +110,7 @@ ELEMENTS = {"WT310E": (1,), "WT310EH": (1,), "WT332E": (1, 3), "WT333E": (1, 2, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzerFlaws(PanelFlaws):
-    """Describe the twin's analyzer on top of a panel: its model, its clock, and how it was left by the last user.
+    """Describe the twin's analyzer on top of a panel: its model, its clock, and the settings of its last user.
 
     `period_s` and `window_s` are the update interval at power-on; times in s. The digits of the range quantise on top
     of `quantum_w`. `refuse` means that another client holds the instrument.
@@ -125,18 +125,18 @@ class AnalyzerFlaws(PanelFlaws):
     current_a: float = 5.0
     ct_ratio: float = 20.0  # an 8-GPU node draws 45 A, beyond any direct input: a 100:5 A transformer; 1 = none
     auto_range: bool = False
-    late_s: float = 0.0  # an update may come so much later than it is due
-    skip_share: float = 0.0  # share of updates that do not come at all
-    stall_at_s: float | None = None  # no updates from here on for `stall_for_s`
+    late_s: float = 0.0  # the longest delay of an update
+    skip_share: float = 0.0  # share of missing updates
+    stall_at_s: float | None = None  # no updates from then on for `stall_for_s`
     stall_for_s: float = math.inf
-    wt200: bool = False  # left in the mode that understands an older model
-    integrating: bool = False  # somebody else's integration runs
+    wt200: bool = False  # left in the mode of an older model
+    integrating: bool = False  # an integration of another user runs
     has_wait: bool = True  # the header :COMMunicate:WAIT is known
-    identity: str = ""  # what *IDN? says instead
+    identity: str = ""  # another answer to *IDN?
 
 
 def format_digits(value: float, count: int) -> str:
-    """Return a number in the instrument's form: so many digits before an exponent that is a multiple of three."""
+    """Format a number with `count` digits and an exponent that is a multiple of three."""
     if value == 0:
         return f"{0:.{count - 1}f}E+00"
     exponent = math.floor(math.log10(abs(value)) / 3 + 1e-9) * 3
@@ -152,7 +152,7 @@ def round_to_range(value: float, range_value: float) -> float:
 
 
 class UpdateClock:
-    """Tell when the instrument updates: number and time (ns) of the update that shows, and when the next one comes."""
+    """Compute when the instrument updates: number and time (ns) of the current update, time of the next one."""
 
     def __init__(self, truth: Truth, flaws: AnalyzerFlaws) -> None:
         self._truth = truth
@@ -163,18 +163,18 @@ class UpdateClock:
         """Return a clock with another update interval; the window goes with it."""
         return UpdateClock(self._truth, replace(self.flaws, period_s=period_s, window_s=period_s))
 
-    def shown(self, now_ns: int) -> tuple[int, int]:
-        """Return number and time of the last update that came."""
+    def find_update(self, now_ns: int) -> tuple[int, int]:
+        """Return number and due time (ns) of the last update."""
         number, _ = self.panel.find_update(now_ns)
-        while not self._comes(number) or self._came_ns(number) > now_ns:
+        while not self._has_update(number) or self._came_ns(number) > now_ns:
             number -= 1
         return number, self._due_ns(number)
 
     def next_ns(self, now_ns: int) -> int:
-        """Return when the next update comes."""
-        number = self.shown(now_ns)[0] + 1
+        """Return the time of the next update."""
+        number = self.find_update(now_ns)[0] + 1
         for candidate in range(number, number + 600):
-            if self._comes(candidate):
+            if self._has_update(candidate):
                 return self._came_ns(candidate)
         return self._came_ns(number + 600)
 
@@ -184,7 +184,7 @@ class UpdateClock:
     def _came_ns(self, number: int) -> int:
         return self._due_ns(number) + round(self.flaws.late_s * NS * _draw_chance(number, 11))
 
-    def _comes(self, number: int) -> bool:
+    def _has_update(self, number: int) -> bool:
         flaws, at_s = self.flaws, (self._due_ns(number) - self._truth.start_ns) / NS
         if flaws.stall_at_s is not None and flaws.stall_at_s <= at_s < flaws.stall_at_s + flaws.stall_for_s:
             return False
@@ -192,7 +192,7 @@ class UpdateClock:
 
 
 def _draw_chance(number: int, stream: int) -> float:
-    """Return a number in [0, 1) that is always the same for an update."""
+    """Return a pseudo-random number in [0, 1), always the same for an update."""
     mixed = (number * 0x9E3779B97F4A7C15 + stream * 0xBF58476D1CE4E5B9) & (2**64 - 1)
     mixed = ((mixed ^ (mixed >> 29)) * 0x94D049BB133111EB) & (2**64 - 1)
     return (mixed >> 11) / 2**53
@@ -200,44 +200,44 @@ def _draw_chance(number: int, stream: int) -> float:
 
 @dataclass(slots=True)
 class Integration:
-    """Integrate as the instrument does: reset, started, stopped; continues from where it was stopped."""
+    """Integrate as the instrument does: reset, started, stopped; a new start adds to the old value."""
 
     state: str = "RES"
     since_ns: int = 0
     kept_j: float = 0.0
     kept_ns: int = 0
 
-    def start(self, now_ns: int) -> None:
-        """Start, or go on."""
+    def start_counting(self, now_ns: int) -> None:
+        """Start or continue."""
         self.state, self.since_ns = "STAR", now_ns
 
-    def stop(self, panel: Panel, now_ns: int) -> None:
-        """Stop, keeping what was counted."""
-        self.kept_j, self.kept_ns = self.joules(panel, now_ns), self.elapsed_ns(now_ns, panel)
+    def stop_counting(self, panel: Panel, now_ns: int) -> None:
+        """Stop and hold the values."""
+        self.kept_j, self.kept_ns = self.read_joules(panel, now_ns), self.elapsed_ns(now_ns, panel)
         self.state = "STOP"
 
-    def reset(self) -> None:
-        """Forget what was counted."""
+    def reset_count(self) -> None:
+        """Set the values to zero."""
         self.state, self.kept_j, self.kept_ns = "RES", 0.0, 0
 
     def elapsed_ns(self, now_ns: int, panel: Panel) -> int:
-        """Return for how long it has counted."""
+        """Return the time of integration."""
         if self.state != "STAR":
             return self.kept_ns
-        began, fresh = self._began(panel, now_ns)
+        began, fresh = self._find_begin(panel, now_ns)
         return (0 if fresh else self.kept_ns) + max(now_ns - began, 0)
 
-    def joules(self, panel: Panel, now_ns: int) -> float:
-        """Return what it shows, in J."""
+    def read_joules(self, panel: Panel, now_ns: int) -> float:
+        """Return the integrated energy in J."""
         if self.state != "STAR" or now_ns <= self.since_ns:
             return self.kept_j
-        flaws, (began, fresh) = panel.flaws, self._began(panel, now_ns)
+        flaws, (began, fresh) = panel.flaws, self._find_begin(panel, now_ns)
         true = panel.true_j(began, now_ns)
         shown = (0.0 if fresh else self.kept_j) + (1 + flaws.gain_error) * true + flaws.offset_w * (now_ns - began) / NS
         return shown if flaws.modulus_j is None else shown % flaws.modulus_j
 
-    def _began(self, panel: Panel, now_ns: int) -> tuple[int, bool]:
-        """Return since when it counts, and whether it was reset since it was started."""
+    def _find_begin(self, panel: Panel, now_ns: int) -> tuple[int, bool]:
+        """Return when counting began, and whether a reset did it."""
         if panel.flaws.reset_at_s is not None:
             reset_ns = panel.truth.start_ns + round(panel.flaws.reset_at_s * NS)
             if self.since_ns < reset_ns <= now_ns:
@@ -246,7 +246,7 @@ class Integration:
 
 
 def list_element_items(watts: float, given: Ranges, hertz: float = HERTZ) -> dict[str, str]:
-    """Return what one element shows of a power; beyond its ranges it shows words."""
+    """Return the values that one element shows for a power; beyond its ranges they are words."""
     apparent = watts / FACTOR
     amperes = apparent / VOLTS
     over_u, over_i = OVER * given.volts < VOLTS, amperes > OVER * given.amperes * given.scale
@@ -276,7 +276,7 @@ AMPERE_RANGES = {
     "WT332E": _LARGE,
     "WT333E": _LARGE,
 }
-# What may be set: header, what it takes, what it is at power-on.
+# Settings: header, kind of its data, value at power-on.
 SETTINGS: dict[str, tuple[str, str]] = {
     "COMMunicate:HEADer": ("bool", "1"),
     "COMMunicate:VERBose": ("bool", "1"),
@@ -317,7 +317,7 @@ _QUANTITY = re.compile(r"([+-]?\d+(?:\.\d*)?(?:E[+-]?\d+)?)(M|K)?(V|A|S)?\Z")
 
 
 class NotYet(Exception):
-    """Say that a wait did not end in time."""
+    """Raised when a wait does not end before its timeout."""
 
 
 class Instrument:
@@ -342,28 +342,28 @@ class Instrument:
         self._errors: list[tuple[int, str]] = []
         self._integration = Integration()
         if flaws.integrating:
-            self._integration.start(now())
-        self._seen = self._clock.shown(now())[0]
+            self._integration.start_counting(now())
+        self._seen = self._clock.find_update(now())[0]
         self._latched = self._condition = 0
 
     @property
     def panel_is_silent(self) -> bool:
-        """Tell whether a request that comes now stays without an answer."""
+        """Return whether requests get no answer now."""
         return self._clock.panel.is_silent(self._now())
 
     @property
     def panel_is_garbled(self) -> bool:
-        """Tell whether answers are nonsense now."""
+        """Return whether answers are noise now."""
         return self._clock.panel.is_garbled(self._now())
 
-    def execute(self, message: str, timeout_s: float = 60.0) -> str:
-        """Execute a message; return the answers in one line, empty where nothing was asked. Raises NotYet."""
+    def execute_message(self, message: str, timeout_s: float = 60.0) -> str:
+        """Execute a message; return the answers in one line, empty without a question. Raises NotYet."""
         until = self._now() + round(timeout_s * NS)
         answers: list[str] = []
         for unit in split_message(message):
             wait_ns = 0
             with self._lock:
-                answer = self._unit(unit)
+                answer = self._execute_unit(unit)
                 if answer is not None:
                     answers.append(answer)
             if self._is_wait(unit):
@@ -375,33 +375,33 @@ class Instrument:
         return ";".join(answers)
 
     def _is_wait(self, unit: MessageUnit) -> bool:
-        found = self._headers.find(unit.words)
+        found = self._headers.find_command(unit.words)
         return found is not None and found.pattern == "COMMunicate:WAIT" and not unit.asks
 
     def _wait_ns(self, data: str) -> int:
-        """Return for how long the register stays as it is, 0 where it shows what is waited for."""
+        """Return the time until the register may change, 0 if it has one of the bits already."""
         with self._lock:
             now = self._now()
-            self._observe(now)
-            if self._events(now) & int(data or 0):
+            self._latch_conditions(now)
+            if self._read_events(now) & int(data or 0):
                 return 0
             return max(self._clock.next_ns(now) - now, 1)
 
-    def _unit(self, unit: MessageUnit) -> str | None:
+    def _execute_unit(self, unit: MessageUnit) -> str | None:
         if unit.words[0].startswith("*"):
-            return self._common(unit)
-        found = self._headers.find(unit.words)
+            return self._execute_common(unit)
+        found = self._headers.find_command(unit.words)
         if found is None:
-            self._error(113, "Undefined header")
+            self._add_error(113, "Undefined header")
             return None
         if found.pattern in ACTIONS:
-            return self._action(found.pattern, unit)
+            return self._execute_action(found.pattern, unit)
         if unit.asks:
-            return self._answer(found.pattern, found.number)
-        self._change(found.pattern, found.number, unit.data)
+            return self._format_setting(found.pattern, found.number)
+        self._change_setting(found.pattern, found.number, unit.data)
         return None
 
-    def _common(self, unit: MessageUnit) -> str | None:
+    def _execute_common(self, unit: MessageUnit) -> str | None:
         match unit.words[0], unit.asks:
             case "*IDN", True:
                 return self.flaws.identity or f"YOKOGAWA,{self.flaws.model},C2QG12345V,F1.04"
@@ -412,36 +412,36 @@ class Instrument:
             case "*CLS", False:
                 self._errors.clear()
                 self._latched = 0
-                self._seen = self._clock.shown(self._now())[0]
+                self._seen = self._clock.find_update(self._now())[0]
             case _:
-                self._error(113, "Undefined header")
+                self._add_error(113, "Undefined header")
         return None
 
-    def _answer(self, pattern: str, number: int) -> str:
-        value = self._value(pattern, number)
+    def _format_setting(self, pattern: str, number: int) -> str:
+        value = self._get_setting(pattern, number)
         kind = SETTINGS[pattern][0]
         if kind in ("volts", "amperes", "ratio", "rate"):
             value = format_digits(float(value), 5)
-        if self._value("COMMunicate:HEADer") == "0":
+        if self._get_setting("COMMunicate:HEADer") == "0":
             return value
         return f"{make_header(pattern, number)} {value}"
 
-    def _value(self, pattern: str, number: int = 1) -> str:
+    def _get_setting(self, pattern: str, number: int = 1) -> str:
         return self._set.get((pattern, number), SETTINGS[pattern][1])
 
-    def _change(self, pattern: str, number: int, data: str) -> None:
-        value = self._checked(SETTINGS[pattern][0], data.upper())
+    def _change_setting(self, pattern: str, number: int, data: str) -> None:
+        value = self._check_value(SETTINGS[pattern][0], data.upper())
         if value is None:
-            self._error(131, "Invalid suffix or data")
+            self._add_error(131, "Invalid suffix or data")
         elif self._integration.state == "STAR" and any(part in pattern for part in FIXED):
-            self._error(813, "Cannot be set while integration is running")
+            self._add_error(813, "Cannot be set while integration is running")
         else:
             self._set[pattern, number] = value
             if SETTINGS[pattern][0] == "rate":
                 self._clock = self._clock.with_period(float(value))
-                self._seen = self._clock.shown(self._now())[0]
+                self._seen = self._clock.find_update(self._now())[0]
 
-    def _checked(self, kind: str, data: str) -> str | None:
+    def _check_value(self, kind: str, data: str) -> str | None:
         if kind == "bool":
             return {"1": "1", "ON": "1", "0": "0", "OFF": "0"}.get(data)
         if "|" in kind:
@@ -456,7 +456,7 @@ class Instrument:
         if parsed is None:
             return None
         value = float(parsed[1]) * _MULTIPLIERS[parsed[2] or ""]
-        half = 0.5 if self._value("[INPut]:CFACtor") == "6" else 1.0
+        half = 0.5 if self._get_setting("[INPut]:CFACtor") == "6" else 1.0
         allowed: dict[str, tuple[float, ...]] = {
             "rate": RATES,
             "volts": tuple(half * v for v in VOLT_RANGES),
@@ -468,15 +468,15 @@ class Instrument:
             return str(int(value)) if 1 <= value <= 255 else None
         return repr(value) if value > 0 else None
 
-    def _action(self, pattern: str, unit: MessageUnit) -> str | None:
+    def _execute_action(self, pattern: str, unit: MessageUnit) -> str | None:
         now = self._now()
         match pattern, unit.asks:
             case "NUMeric[:NORMal]:VALue", True:
-                return self._numbers(now)
+                return self._list_values(now)
             case "STATus:EESR", True:
                 return self._event_register(now)
             case "STATus:CONDition", True:
-                return str(self._conditions(now))
+                return str(self._read_conditions(now))
             case "STATus:ERRor", True:
                 code, text = self._errors.pop(0) if self._errors else (0, "No error")
                 return f'{code},"{text}"'
@@ -485,30 +485,30 @@ class Instrument:
             case "COMMunicate:WAIT", False:
                 pass
             case (("INTEGrate:STARt" | "INTEGrate:STOP" | "INTEGrate:RESet"), False):
-                self._integrate(pattern, now)
+                self._control_integration(pattern, now)
             case _:
-                self._error(113, "Undefined header")
+                self._add_error(113, "Undefined header")
         return None
 
-    def _integrate(self, pattern: str, now: int) -> None:
+    def _control_integration(self, pattern: str, now: int) -> None:
         running = self._integration.state == "STAR"
         if pattern == "INTEGrate:STARt" and not running:
-            self._integration.start(now)
+            self._integration.start_counting(now)
         elif pattern == "INTEGrate:STOP" and running:
-            self._integration.stop(self._clock.panel, now)
+            self._integration.stop_counting(self._clock.panel, now)
         elif pattern == "INTEGrate:RESet" and not running:
-            self._integration.reset()
+            self._integration.reset_count()
         else:
-            self._error(844, "Not possible in this state of the integration")
+            self._add_error(844, "Not possible in this state of the integration")
 
-    def _numbers(self, now: int) -> str:
-        number, at = self._clock.shown(now)
+    def _list_values(self, now: int) -> str:
+        number, at = self._clock.find_update(now)
         shown: dict[tuple[str, str], str] = {}
         elements = ELEMENTS[self.flaws.model]
         watts = self._clock.panel.power_w(self._clock.panel.truth.start_ns if number < 0 else at) / len(elements)
-        joules = self._integration.joules(self._clock.panel, at) / len(elements)
+        joules = self._integration.read_joules(self._clock.panel, at) / len(elements)
         for element in elements:
-            for name, value in list_element_items(watts, self._input(element)).items():
+            for name, value in list_element_items(watts, self._get_ranges(element)).items():
                 shown[name, str(element)] = value
             shown["WH", str(element)] = format_digits(joules / 3600, 6)
         over = shown["P", "1"] == OVER_RANGE
@@ -518,49 +518,49 @@ class Instrument:
         shown["WH", "SIGM"] = format_digits(joules * len(elements) / 3600, 6)
         seconds = self._integration.elapsed_ns(at, self._clock.panel) // NS
         values = []
-        for item in range(1, int(self._value("NUMeric[:NORMal]:NUMber")) + 1):
-            function, _, of = self._value("NUMeric[:NORMal]:ITEM<x>", item).partition(",")
+        for item in range(1, int(self._get_setting("NUMeric[:NORMal]:NUMber")) + 1):
+            function, _, of = self._get_setting("NUMeric[:NORMal]:ITEM<x>", item).partition(",")
             known = shown.get(({"LAMBDA": "LAMB", "WHP": "WH"}.get(function, function), of), NO_DATA)
             values.append(str(seconds) if function == "TIME" else known)
         return ",".join(values)
 
-    def _input(self, element: int) -> Ranges:
-        volts = float(self._value("[INPut]:VOLTage:RANGe"))
-        scaled = self._value("[INPut]:SCALing[:STATe]") == "1"
-        ratio = float(self._value("[INPut]:SCALing:CT[:ELEMent<x>]", element)) if scaled else 1.0
-        amperes = float(self._value("[INPut]:CURRent:RANGe"))
-        if self._value("[INPut]:CURRent:AUTO") == "1":
+    def _get_ranges(self, element: int) -> Ranges:
+        volts = float(self._get_setting("[INPut]:VOLTage:RANGe"))
+        scaled = self._get_setting("[INPut]:SCALing[:STATe]") == "1"
+        ratio = float(self._get_setting("[INPut]:SCALing:CT[:ELEMent<x>]", element)) if scaled else 1.0
+        amperes = float(self._get_setting("[INPut]:CURRent:RANGe"))
+        if self._get_setting("[INPut]:CURRent:AUTO") == "1":
             amperes = AMPERE_RANGES[self.flaws.model][-1]
         return Ranges(volts, amperes, ratio)
 
-    # Status: the register of events keeps what happened since it was read.
+    # Status: the event register collects events until it is read.
 
-    def _conditions(self, now: int) -> int:
+    def _read_conditions(self, now: int) -> int:
         bits = 0b10 if self._integration.state == "STAR" else 0
-        _, at = self._clock.shown(now)
+        _, at = self._clock.find_update(now)
         elements = ELEMENTS[self.flaws.model]
         watts = self._clock.panel.power_w(at) / len(elements)
         for element in elements:
-            shown = list_element_items(watts, self._input(element))
+            shown = list_element_items(watts, self._get_ranges(element))
             if OVER_RANGE in (shown["U"], shown["I"]):
                 bits |= 1 << (6 + 3 * (element - 1))
         return bits
 
-    def _observe(self, now: int) -> None:
-        condition = self._conditions(now)
+    def _latch_conditions(self, now: int) -> None:
+        condition = self._read_conditions(now)
         self._latched |= condition & ~self._condition
         self._condition = condition
 
-    def _events(self, now: int) -> int:
-        updated = self._clock.shown(now)[0] > self._seen
-        heeded = self._value("STATus:FILTer<x>", 1) in ("FALL", "BOTH")
+    def _read_events(self, now: int) -> int:
+        updated = self._clock.find_update(now)[0] > self._seen
+        heeded = self._get_setting("STATus:FILTer<x>", 1) in ("FALL", "BOTH")
         return self._latched & ~1 | int(updated and heeded)
 
     def _event_register(self, now: int) -> str:
-        self._observe(now)
-        events = self._events(now)
-        self._latched, self._seen = 0, self._clock.shown(now)[0]
+        self._latch_conditions(now)
+        events = self._read_events(now)
+        self._latched, self._seen = 0, self._clock.find_update(now)[0]
         return str(events)
 
-    def _error(self, code: int, text: str) -> None:
+    def _add_error(self, code: int, text: str) -> None:
         self._errors.append((code, text))

@@ -20,23 +20,23 @@ ENDED, COUNT_REACHED = 4, 1
 _LARGEST = 1 << 16
 
 
-class Silent(Exception):
-    """Say that the whole device does not answer."""
+class DeviceSilence(Exception):
+    """Raised when the whole device does not answer."""
 
 
 @dataclass(slots=True)
 class Link:
-    """Hold what one client has open: answers that it has not read yet."""
+    """Hold the state of one client's link: unread answers and an incomplete message."""
 
     number: int
     out: bytearray = field(default_factory=bytearray)
     message: bytearray = field(default_factory=bytearray)
 
 
-class Core:
-    """Answer calls; links and the lock are those of the device, whichever connection they come by.
+class CoreChannel:
+    """Answer calls; the device has one lock and one set of links for all connections.
 
-    `execute` takes a message and the seconds it has; it returns the answer, None where none comes in time.
+    `execute` takes a message and a timeout in s; it returns the answer, None after the timeout.
     """
 
     def __init__(self, execute: Callable[[bytes, float], bytes | None], *, refuse: bool = False) -> None:
@@ -47,32 +47,32 @@ class Core:
         self._holder = 0
         self._mutex = threading.Lock()
 
-    def call(self, procedure: int, body: bytes) -> bytes | None:
-        """Return the result of a procedure, None for one that there is not. Raises Silent, struct.error."""
+    def call_procedure(self, procedure: int, body: bytes) -> bytes | None:
+        """Return the result of a procedure, None for an unknown one. Raises DeviceSilence, struct.error."""
         match procedure:
             case 0:
                 return b""
             case 10:
                 return self._create_link()
             case 11:
-                return self._write(body)
+                return self._write_device(body)
             case 12:
-                return self._read(body)
+                return self._read_device(body)
             case 13:
-                link, _ = self._link(body)
+                link, _ = self._find_link(body)
                 return struct.pack(">II", NO_ERROR if link else NO_SUCH_LINK, 16 if link and link.out else 0)
             case 15:
-                return self._clear(body)
+                return self._clear_device(body)
             case 18 | 19:
-                return self._lock(procedure, body)
+                return self._change_lock(procedure, body)
             case 23:
-                return self._destroy(body)
+                return self._destroy_link(body)
             case 14 | 16 | 17 | 20 | 22 | 25 | 26:
                 return struct.pack(">I", NOT_SUPPORTED)
         return None
 
-    def drop(self, links: set[int]) -> None:
-        """Forget the links of a connection that ended; a lock goes with its link."""
+    def drop_links(self, links: set[int]) -> None:
+        """Remove the links of a closed connection, and their lock."""
         with self._mutex:
             for number in links:
                 self._links.pop(number, None)
@@ -87,7 +87,7 @@ class Core:
             self._links[number] = Link(number)
         return struct.pack(">IIII", NO_ERROR, number, 0, _LARGEST)
 
-    def _link(self, body: bytes) -> tuple[Link | None, int]:
+    def _find_link(self, body: bytes) -> tuple[Link | None, int]:
         (number,) = struct.unpack_from(">I", body)
         with self._mutex:
             return self._links.get(number), number
@@ -95,8 +95,8 @@ class Core:
     def _is_locked_for(self, number: int) -> bool:
         return self._holder not in (0, number)
 
-    def _write(self, body: bytes) -> bytes:
-        link, number = self._link(body)
+    def _write_device(self, body: bytes) -> bytes:
+        link, number = self._find_link(body)
         _, io_ms, _, flags, size = struct.unpack_from(">IIIiI", body)
         if link is None or self._is_locked_for(number):
             return struct.pack(">II", LOCKED if link else NO_SUCH_LINK, 0)
@@ -106,11 +106,11 @@ class Core:
             answer = self._execute(message, io_ms / 1000)
             if answer is None:
                 return struct.pack(">II", TIMED_OUT, 0)
-            link.out = bytearray(answer)  # a new message clears what was not read
+            link.out = bytearray(answer)  # a new message clears unread answers
         return struct.pack(">II", NO_ERROR, size)
 
-    def _read(self, body: bytes) -> bytes:
-        link, number = self._link(body)
+    def _read_device(self, body: bytes) -> bytes:
+        link, number = self._find_link(body)
         _, wanted, io_ms = struct.unpack_from(">III", body)
         if link is None or self._is_locked_for(number):
             return struct.pack(">III", LOCKED if link else NO_SUCH_LINK, 0, 0)
@@ -122,15 +122,15 @@ class Core:
         reason = COUNT_REACHED if link.out else ENDED
         return struct.pack(">III", NO_ERROR, reason, len(data)) + data + bytes(-len(data) % 4)
 
-    def _clear(self, body: bytes) -> bytes:
-        link, _ = self._link(body)
+    def _clear_device(self, body: bytes) -> bytes:
+        link, _ = self._find_link(body)
         if link is not None:
             link.out.clear()
             link.message.clear()
         return struct.pack(">I", NO_ERROR if link else NO_SUCH_LINK)
 
-    def _lock(self, procedure: int, body: bytes) -> bytes:
-        link, number = self._link(body)
+    def _change_lock(self, procedure: int, body: bytes) -> bytes:
+        link, number = self._find_link(body)
         if link is None:
             return struct.pack(">I", NO_SUCH_LINK)
         with self._mutex:
@@ -142,31 +142,31 @@ class Core:
                 self._holder = 0 if self._holder == number else self._holder
         return struct.pack(">I", error)
 
-    def _destroy(self, body: bytes) -> bytes:
-        link, number = self._link(body)
-        self.drop({number})
+    def _destroy_link(self, body: bytes) -> bytes:
+        link, number = self._find_link(body)
+        self.drop_links({number})
         return struct.pack(">I", NO_ERROR if link else NO_SUCH_LINK)
 
 
-class Handler(socketserver.BaseRequestHandler):
+class VxiHandler(socketserver.BaseRequestHandler):
     """Serve one connection."""
 
     def handle(self) -> None:
-        """Answer calls until the client goes; what is no call ends the connection."""
+        """Answer calls until the client disconnects; anything else ends the connection."""
         server = self.server
-        assert isinstance(server, Server)
+        assert isinstance(server, VxiServer)
         links: set[int] = set()
         try:
-            while (record := _record(self.request)) is not None:
-                answer = self._answer(server.core, record, links)
+            while (record := _receive_record(self.request)) is not None:
+                answer = self._answer_call(server.core, record, links)
                 if answer is not None:
                     self.request.sendall(struct.pack(">I", 0x80000000 | len(answer)) + answer)
         except (OSError, struct.error):
-            pass  # it went, or it does not speak RPC: the connection ends
+            pass  # disconnected, or not RPC
         finally:
-            server.core.drop(links)
+            server.core.drop_links(links)
 
-    def _answer(self, core: Core, record: bytes, links: set[int]) -> bytes | None:
+    def _answer_call(self, core: CoreChannel, record: bytes, links: set[int]) -> bytes | None:
         xid, kind, rpc, program, version, procedure = struct.unpack_from(">6I", record)
         at = 24
         for _ in range(2):  # credentials and verifier
@@ -182,8 +182,8 @@ class Handler(socketserver.BaseRequestHandler):
         if version != VERSION:
             return accepted + struct.pack(">III", 2, VERSION, VERSION)
         try:
-            result = core.call(procedure, record[at:])
-        except Silent:
+            result = core.call_procedure(procedure, record[at:])
+        except DeviceSilence:
             return None
         except struct.error:
             return accepted + struct.pack(">I", 4)
@@ -194,29 +194,29 @@ class Handler(socketserver.BaseRequestHandler):
         return accepted + bytes(4) + result
 
 
-class Server(socketserver.ThreadingTCPServer):
+class VxiServer(socketserver.ThreadingTCPServer):
     """Listen for VXI-11 clients, each with a thread of its own."""
 
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, port: int, core: Core) -> None:
+    def __init__(self, port: int, core: CoreChannel) -> None:
         self.core = core
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__(("127.0.0.1", port), VxiHandler)
 
 
-def _record(sock: socket.socket) -> bytes | None:
-    """Return one record, None where the client closed the connection."""
+def _receive_record(sock: socket.socket) -> bytes | None:
+    """Return one record, None if the client closed the connection."""
     record = bytearray()
     while True:
-        head = _exactly(sock, 4)
+        head = _receive_bytes(sock, 4)
         if head is None:
             return None
         (mark,) = struct.unpack(">I", head)
         if (mark & 0x7FFFFFFF) + len(record) > _LARGEST * 2:
-            raise struct.error("a record of this length is none")
-        fragment = _exactly(sock, mark & 0x7FFFFFFF)
+            raise struct.error("the record is too long")
+        fragment = _receive_bytes(sock, mark & 0x7FFFFFFF)
         if fragment is None:
             return None
         record += fragment
@@ -224,7 +224,7 @@ def _record(sock: socket.socket) -> bytes | None:
             return bytes(record)
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes | None:
+def _receive_bytes(sock: socket.socket, size: int) -> bytes | None:
     data = bytearray()
     while len(data) < size:
         with contextlib.suppress(InterruptedError):

@@ -3,7 +3,7 @@
 An 8-GPU node draws some 45 A at 230 V, beyond any direct input of the family. So the default is a WT310E on the 300 V
 and 5 A ranges with a 100:5 A current transformer, whose ratio is set on the instrument (`ct_ratio`): it shows the
 node's watts on a range of 30 kW. With `model = "WT333E"` the node's power is split evenly over three elements.
-The last ports are kept in the directory, so that a server that was killed returns where it was.
+The last ports are stored in the directory, so that a killed server returns on the same ports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.twin.servers._scpi import ELEMENTS, AnalyzerFlaws, Instrument, NotYet
-from joulelab.twin.servers._vxi11 import Core, Server, Silent
+from joulelab.twin.servers._vxi11 import CoreChannel, DeviceSilence, VxiServer
 from joulelab.twin.servers.server_process import Served, run
 
 if TYPE_CHECKING:
@@ -29,44 +29,44 @@ FLAWS = AnalyzerFlaws()
 NOISE = bytes((7 * k * k + 13 * k + 200) % 256 for k in range(40))
 
 
-class Front:
+class InstrumentFront:
     """Stand between a cable and the instrument: latency, silence and garbled answers."""
 
     def __init__(self, instrument: Instrument) -> None:
         self.instrument = instrument
 
-    def answer(self, message: bytes, timeout_s: float) -> bytes | None:
-        """Return the answer with its end, empty where nothing was asked, None where none comes. Raises Silent."""
+    def answer_message(self, message: bytes, timeout_s: float) -> bytes | None:
+        """Return the answer and its line end, empty without a question, None after a timeout. Raises DeviceSilence."""
         flaws = self.instrument.flaws
         if self.instrument.panel_is_silent:
             if flaws.drop_share > 0:
                 return b""
-            raise Silent
+            raise DeviceSilence
         if flaws.latency_s > 0:
             threading.Event().wait(flaws.latency_s)
         try:
-            said = self.instrument.execute(message.decode("ascii", "replace").strip(), timeout_s)
+            text = self.instrument.execute_message(message.decode("ascii", "replace").strip(), timeout_s)
         except NotYet:
             return None
-        if not said:
+        if not text:
             return b""
-        return (NOISE if self.instrument.panel_is_garbled else said.encode()) + b"\n"
+        return (NOISE if self.instrument.panel_is_garbled else text.encode()) + b"\n"
 
 
 class TextHandler(socketserver.StreamRequestHandler):
     """Serve one client of the raw socket: a message per line."""
 
     def handle(self) -> None:
-        """Answer until the client goes."""
+        """Answer until the client disconnects."""
         server = self.server
         assert isinstance(server, TextServer)
         if server.front.instrument.flaws.refuse:
             return
-        with contextlib.suppress(OSError):  # the client went
+        with contextlib.suppress(OSError):  # the client disconnected
             while line := self.rfile.readline(4096):
                 try:
-                    answer = server.front.answer(line, 60.0)
-                except Silent:
+                    answer = server.front.answer_message(line, 60.0)
+                except DeviceSilence:
                     continue
                 if answer:
                     self.wfile.write(answer)
@@ -79,7 +79,7 @@ class TextServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, port: int, front: Front) -> None:
+    def __init__(self, port: int, front: InstrumentFront) -> None:
         self.front = front
         super().__init__(("127.0.0.1", port), TextHandler)
 
@@ -91,17 +91,17 @@ def serve(truth: Truth, directory: Path, flaws: AnalyzerFlaws, port: int) -> Ite
         raise ConfigError(
             f"there is no model {flaws.model!r}", where="twin analyzer", next=f"use {', '.join(ELEMENTS)}"
         )
-    front = Front(Instrument(truth, flaws))
-    kept = directory / "ports.json"
-    last: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
+    front = InstrumentFront(Instrument(truth, flaws))
+    stored = directory / "ports.json"
+    last: dict[str, int] = json.loads(stored.read_text()) if stored.exists() else {}
     with contextlib.ExitStack() as stack:
-        text = _listen(lambda p: TextServer(p, front), port or last.get("socket", 0))
-        stack.enter_context(_served(text))
-        core = Core(front.answer, refuse=flaws.refuse)
-        vxi11 = _listen(lambda p: Server(p, core), last.get("vxi11", 0))
-        stack.enter_context(_served(vxi11))
+        text = _open_server(lambda p: TextServer(p, front), port or last.get("socket", 0))
+        stack.enter_context(serve_in_thread(text))
+        core = CoreChannel(front.answer_message, refuse=flaws.refuse)
+        vxi11 = _open_server(lambda p: VxiServer(p, core), last.get("vxi11", 0))
+        stack.enter_context(serve_in_thread(vxi11))
         ports = {"socket": text.server_address[1], "vxi11": vxi11.server_address[1]}
-        kept.write_text(json.dumps(ports))
+        stored.write_text(json.dumps(ports))
         resources = {
             "socket": f"TCPIP::127.0.0.1::{ports['socket']}::SOCKET",
             "vxi11": f"TCPIP::127.0.0.1,{ports['vxi11']}::INSTR",
@@ -113,8 +113,8 @@ def serve(truth: Truth, directory: Path, flaws: AnalyzerFlaws, port: int) -> Ite
         yield Served(entries={"analyzer": entry}, ports=ports, facts=resources)
 
 
-def _listen(make: Callable[[int], Any], port: int) -> Any:
-    """Listen on a port, on a free one where the last one is taken by now."""
+def _open_server(make: Callable[[int], Any], port: int) -> Any:
+    """Listen on a port, or on a free one if the port is taken."""
     try:
         return make(port)
     except OSError:
@@ -124,7 +124,8 @@ def _listen(make: Callable[[int], Any], port: int) -> Any:
 
 
 @contextlib.contextmanager
-def _served(server: socketserver.ThreadingTCPServer) -> Iterator[None]:
+def serve_in_thread(server: socketserver.ThreadingTCPServer) -> Iterator[None]:
+    """Serve in a thread until the block ends, then close the server."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

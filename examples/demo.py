@@ -105,7 +105,7 @@ class Here:
         """Look for a C compiler (the twin's NVML library is built here), the libraries, and snmpd."""
         here = cls()
         try:
-            nvml.library()
+            nvml.build_library()
         except (JoulelabError, OSError, subprocess.SubprocessError) as error:
             here.nvml, here.left_out["GPUs by NVML"] = False, str(error)
         for server, (library, _) in SERVERS.items():

@@ -258,7 +258,7 @@ def test_what_is_wrong_is_told_before_anything_runs(
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[TwinServer]:
     try:
-        nvml.library()
+        nvml.build_library()
     except MissingDependency as error:
         pytest.skip(str(error))
     with TwinServer(Node(gpus=(RTX6000,) * 2, packages=1), directory=tmp_path) as server:

@@ -110,7 +110,7 @@ def test_work_time_and_results_of_a_plain_command(
 @pytest.fixture
 def twin(tmp_path: Path) -> Iterator[TwinServer]:
     try:
-        nvml.library()
+        nvml.build_library()
     except MissingDependency as error:
         pytest.skip(str(error))
     with TwinServer(Node(gpus=(RTX6000,) * 3, packages=1, spread=0.0), directory=tmp_path) as served:

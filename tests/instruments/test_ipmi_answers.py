@@ -54,10 +54,10 @@ def test_xcc_in_both_forms():
 
 @pytest.mark.parametrize(("built", "value", "step"), [(INLET, -12.5, 0.5), (FAN, 7440.0, 60.0), (PSU, 1168.0, 16.0)])
 def test_sensors_are_scaled_by_their_record(built, value, step):
-    sensor = parsed(built.record(7))
+    sensor = parsed(built.make_record(7))
     assert (sensor.name, sensor.number, sensor.entity) == (built.name, built.number, built.entity[0])
     assert sensor.step == pytest.approx(step)
-    assert answers.parse_reading(sensor, bytes([built.count(value), 0xC0, 0xC0])) == pytest.approx(value)
+    assert answers.parse_reading(sensor, bytes([built.encode_value(value), 0xC0, 0xC0])) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -71,17 +71,17 @@ def test_sensors_are_scaled_by_their_record(built, value, step):
     ],
 )
 def test_readings_that_are_none(data, code):
-    assert refusal(answers.parse_reading, parsed(PSU.record(7)), data) == code
+    assert refusal(answers.parse_reading, parsed(PSU.make_record(7)), data) == code
 
 
 def test_a_compact_record_has_a_name_and_no_value():
-    sensor = parsed(STATUS.record(7))
+    sensor = parsed(STATUS.make_record(7))
     assert (sensor.name, sensor.analog) == ("PSU1 Status", False)
     assert refusal(answers.parse_reading, sensor, b"\x00\xc0\x01\x00") == "read-failed.no-reading"
 
 
 def test_complements_functions_and_composed_units():
-    record = bytearray(PSU.record(1))
+    record = bytearray(PSU.make_record(1))
     record[20] = 0x40  # ones' complement
     assert answers.parse_reading(parsed(record), b"\xfe\xc0") == -16.0
     record[20] = 0x80  # two's complement
@@ -97,7 +97,7 @@ def test_complements_functions_and_composed_units():
 
 
 def test_a_packed_name_is_replaced_by_the_number():
-    record = bytearray(PSU.record(1)[:48]) + b"\x29\xdc\xa6"
+    record = bytearray(PSU.make_record(1)[:48]) + b"\x29\xdc\xa6"
     record[47], record[4] = 0x83, len(record) - 5  # six bits per letter
     assert parsed(record).name == "sensor 17"
 
@@ -162,7 +162,7 @@ def test_fuzzed_xcc():
 
 def test_fuzzed_readings():
     numbers = 0
-    sensor = parsed(FAN.record(7))
+    sensor = parsed(FAN.make_record(7))
     for data in mutations([b"\x66\xc0\xc0", b"\x10\xc0", b"\x10\xe0\x00\x00"], 3):
         value = answered(answers.parse_reading, sensor, data)
         right = 2 <= len(data) <= 4 and data[1] & 0x60 == 0x40 and data[0] != 255
@@ -174,7 +174,7 @@ def test_fuzzed_readings():
 def test_fuzzed_records():
     """A damaged record gives a typed error, or a sensor whose numbers are those of its bytes."""
     sensors = 0
-    real = [s.record(9) for s in (INLET, FAN, PSU, STATUS)]
+    real = [s.make_record(9) for s in (INLET, FAN, PSU, STATUS)]
     for data in mutations(real, 4):
         sensor = answered(answers.parse_record, data)
         if sensor is None:

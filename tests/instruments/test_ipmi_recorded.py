@@ -72,7 +72,7 @@ def opened(monkeypatch):
 
 def make_record(number: int, name: str, entity: int, unit: int = 6, m: int = 4, **more) -> bytes:
     fields = {"type": 11, "entity": (entity, number), "read": READ, **more}
-    return sdr.BmcSensor(number=number, name=name, unit=unit, m=m, **fields).record(number)
+    return sdr.BmcSensor(number=number, name=name, unit=unit, m=m, **fields).make_record(number)
 
 
 def answer(count: int) -> tuple[int, bytes]:

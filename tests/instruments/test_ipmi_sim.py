@@ -33,7 +33,7 @@ def address(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     sensor = sdr.BmcSensor(number=1, name="System Power", entity=(7, 1), type=11, unit=6, m=4, read=lambda: 0.0)
-    record = " ".join(f"0x{byte:02x}" for byte in sensor.record(1))
+    record = " ".join(f"0x{byte:02x}" for byte in sensor.make_record(1))
     (directory / "power.emu").write_text(
         "mc_setbmc 0x20\n"
         "mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x03 0x0002a2 0x0001 persist_sdr\n"

@@ -303,7 +303,7 @@ def test_a_service_whose_resources_are_broken_is_opened_right_or_refused(tmp_pat
     """Wrong: an error that is not ours, or a node power that is neither the true one nor what was put there."""
     draw, opened = random.Random(5), 0
     with Truth.create(tmp_path / "truth", Node(gpus=(H100,)), start_ns=monotonic_ns() - 100 * NS) as truth:
-        watts = RedfishReadings(truth, redfish.FLAWS).watts("node.ac")
+        watts = RedfishReadings(truth, redfish.FLAWS).read_watts("node.ac")
         services = {}
         for vendor in VENDORS:
             served = build_tree(vendor, RedfishReadings(truth, replace(redfish.FLAWS, vendor=vendor)))

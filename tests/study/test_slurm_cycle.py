@@ -117,7 +117,7 @@ class Bench:
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.campaign)])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     try:
-        nvml.library()
+        nvml.build_library()
     except MissingDependency as error:
         pytest.skip(str(error))
     with contextlib.ExitStack() as stack:

@@ -29,7 +29,7 @@ SRC = Path(__file__).parents[2] / "src"
 @pytest.fixture(scope="session")
 def library() -> Path:
     try:
-        return nvml.library()
+        return nvml.build_library()
     except MissingDependency as error:
         pytest.skip(str(error))
 

@@ -171,16 +171,16 @@ def test_nvitop_accepts_it(make_twin: Make) -> None:
 
 def test_no_compiler_is_explained(tmp_path: Path) -> None:
     with pytest.raises(MissingDependency, match="apt install gcc"):
-        nvml.compiler({"PATH": str(tmp_path)})
+        nvml.find_compiler({"PATH": str(tmp_path)})
 
 
 def test_a_failing_compiler_is_explained(tmp_path: Path) -> None:
     with pytest.raises(JoulelabError, match="compiler failed"):
-        nvml.library(tmp_path / "cache", "/bin/false")
+        nvml.build_library(tmp_path / "cache", "/bin/false")
     assert not list((tmp_path / "cache").rglob("*.so*"))
 
 
 def test_the_library_is_built_once(library: Path, tmp_path: Path) -> None:
-    assert nvml.library(library.parents[1], "/nonexistent") == library
+    assert nvml.build_library(library.parents[1], "/nonexistent") == library
     assert nvml.cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "joulelab" / "twins"
     assert nvml.cache_directory({"XDG_CACHE_HOME": "relative"}).is_relative_to(Path.home())

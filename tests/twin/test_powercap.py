@@ -72,7 +72,7 @@ def test_a_limit_that_is_written_caps_the_package_and_its_cores(tmp_path: Path) 
             for text in ("200000000\n", "1000000\n", "", "350000000\n"):
                 limit.write_text(text)
                 clock.t_ns += 10**9
-                server.update()
+                server.update_files()
                 shown.append(truth.power("cpu:0", clock.t_ns))
             lowest = 90 + 260 / 16  # at a quarter of the clock
             assert shown == pytest.approx([350, 200, lowest, lowest, 350]), (
@@ -84,7 +84,7 @@ def test_a_limit_that_is_written_caps_the_package_and_its_cores(tmp_path: Path) 
             assert truth.energy("cpu:0", truth.start_ns, clock.t_ns) == pytest.approx(350 + 200 + 2 * lowest)
             limit.write_text("120000000\n")
             (limit.parent / "enabled").write_text("0\n")
-            server.update()
+            server.update_files()
             assert truth.power("cpu:0", clock.t_ns) == 350, "limits that are off"
 
 
@@ -94,7 +94,7 @@ def test_energies_are_true_and_in_place(truth: Truth, tmp_path: Path) -> None:
         files = {p: stack.enter_context((tmp_path / "tree" / z / "energy_uj").open("rb")) for p, z in _ZONES.items()}
         for _ in range(100):
             clock.t_ns += 5_000_000
-            server.update()
+            server.update_files()
             for point, file in files.items():
                 gain = 1.1 if point == "cpu:1" else 1.0
                 true = gain * 1e6 * truth.energy(point, truth.start_ns, clock.t_ns)
@@ -133,7 +133,7 @@ def test_the_counter_wraps(truth: Truth, tmp_path: Path) -> None:
         wraps = 0
         for _ in range(75):
             clock.t_ns += 2_000_000
-            server.update()
+            server.update_files()
             value = int(path.read_text())
             assert 0 <= value <= 4_000_000
             wraps += value < last
@@ -149,9 +149,9 @@ def test_refused_and_vanished(truth: Truth, tmp_path: Path) -> None:
     with PowercapServer(truth, tmp_path / "tree", PowercapFlaws(refuse=True)) as server:
         path = tmp_path / "tree" / "intel-rapl:0" / "energy_uj"
         assert stat.S_IMODE(path.stat().st_mode) == 0o400
-        server.vanish("cpu:0")
+        server.remove_energy("cpu:0")
         assert not path.exists()
-        server.update()  # goes on
+        server.update_files()  # goes on
         assert not path.exists()
 
 

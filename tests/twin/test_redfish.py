@@ -139,9 +139,9 @@ def test_every_link_of_every_maker_leads_somewhere(truth, vendor):
 def test_updates_windows_steps_wrap_and_reset(truth):
     flaws = replace(redfish.FLAWS, period_s=5.0, quantum_w=10.0, quantum_j=3600.0, modulus_j=7200.0, base_j=0.0)
     shown = RedfishReadings(truth, flaws)
-    assert shown.watts("node.ac") % 10 == 0
-    assert shown.joules("node.ac") in (0.0, 3600.0)
-    assert shown.kwh("node.ac") in (0.0, 0.001)
-    assert shown.interval() == "PT5S"
+    assert shown.read_watts("node.ac") % 10 == 0
+    assert shown.read_joules("node.ac") in (0.0, 3600.0)
+    assert shown.read_kwh("node.ac") in (0.0, 0.001)
+    assert shown.format_interval() == "PT5S"
     fresh = RedfishReadings(truth, replace(redfish.FLAWS, reset_at_s=99.0))
-    assert fresh.joules("node.ac") < 1e6
+    assert fresh.read_joules("node.ac") < 1e6

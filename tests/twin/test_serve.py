@@ -18,7 +18,7 @@ from joulelab.twin import nodefile, profile
 from joulelab.twin.commands import _Signals
 from joulelab.twin.flaws import Counter
 from joulelab.twin.model import H100, Node
-from joulelab.twin.servers.server_process import outside
+from joulelab.twin.servers.server_process import strip_twin
 from joulelab.twin.truth import Truth
 from joulelab.twin.twin_server import TwinServer
 
@@ -309,9 +309,9 @@ def test_a_server_that_cannot_start_says_why_in_one_line(
 def test_servers_keep_the_libraries_of_the_user_but_not_those_of_twins(tmp_path: Path) -> None:
     (tmp_path / "truth").touch()
     inherited = {"LD_LIBRARY_PATH": f"/opt/a:{tmp_path}/lib:/opt/b", "JOULELAB_TWIN": "x", "HOME": "/h"}
-    assert outside(inherited) == {"LD_LIBRARY_PATH": "/opt/a:/opt/b", "HOME": "/h"}
-    assert outside({"LD_LIBRARY_PATH": f"{tmp_path}/lib"}) == {}
-    assert outside({}) == {}
+    assert strip_twin(inherited) == {"LD_LIBRARY_PATH": "/opt/a:/opt/b", "HOME": "/h"}
+    assert strip_twin({"LD_LIBRARY_PATH": f"{tmp_path}/lib"}) == {}
+    assert strip_twin({}) == {}
 
 
 @pytest.mark.system

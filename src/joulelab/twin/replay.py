@@ -24,7 +24,7 @@ from joulelab.instruments.capture.families import (
     write_tree,
 )
 from joulelab.twin.flaws import PanelFlaws
-from joulelab.twin.servers._http import Handler, listening
+from joulelab.twin.servers._http import FlawedHandler, serve_handler
 from joulelab.twin.twin_server import CONFIG, write_entries
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ UNKNOWN_COMMAND = 0xC1  # IPMI
 
 
 class Replay:
-    """Serve one capture from the beginning of the block to its end; `entry` reads it, `environment` is to be exported.
+    """Serve one capture within a `with` block; `entry` reads it, `environment` is to be exported.
 
-    Raises ConfigError for a file that is no capture, Refused for a family that cannot be served, MissingDependency.
+    Raises ConfigError for a file that is not a capture, Refused for a family without a server, MissingDependency.
     """
 
-    driver: Driver | None = None  # nothing moves it
+    driver: Driver | None = None  # nothing changes it
 
     def __init__(self, path: Path) -> None:
         try:
@@ -93,7 +93,7 @@ def _write_files(capture: Capture, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 class _StillPanel:
-    """Stand for the panel of an instrument without flaws."""
+    """Act as the panel of an instrument without flaws."""
 
     flaws = PanelFlaws()
 
@@ -103,10 +103,10 @@ class _StillPanel:
     is_garbled = is_silent
 
 
-class _HttpHandler(Handler):
+class _HttpHandler(FlawedHandler):
     bodies: Mapping[str, str]
 
-    def respond(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:  # noqa: ARG002 it is only read
+    def make_response(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:  # noqa: ARG002 it is only read
         if method != "GET":
             return 405, None, {}
         text = self.bodies.get(normalise_path(self.path))
@@ -122,7 +122,7 @@ class _HttpHandler(Handler):
 @contextlib.contextmanager
 def _serve_http(capture: Capture, _: Path) -> Iterator[dict[str, Any]]:
     bodies = {normalise_path(request): answer for request, answer in capture.exchanges.items()}
-    with listening(type("ReplayHandler", (_HttpHandler,), {"panel": _StillPanel(), "bodies": bodies}), 0) as port:
+    with serve_handler(type("ReplayHandler", (_HttpHandler,), {"panel": _StillPanel(), "bodies": bodies}), 0) as port:
         scheme = "http://" if capture.family == "redfish" else ""
         yield {"address": f"{scheme}127.0.0.1:{port}"}
 
@@ -138,19 +138,19 @@ def _serve_snmp(capture: Capture, folder: Path) -> Iterator[dict[str, Any]]:
     tree: dict[tuple[int, ...], Callable[[], tuple[str, int | str]]] = {}
     for oid, answer in capture.exchanges.items():
         if not oid.startswith(f"{system}."):
-            tree[tuple(map(int, oid.split(".")))] = _hold(_type_value(answer))
+            tree[tuple(map(int, oid.split(".")))] = _make_constant(_type_value(answer))
     described = [capture.exchanges.get(f"{system}.{n}.0", "").partition(" ")[2] for n in (2, 1)]
     known = make_credentials(folder) | {"community": STAND_INS["snmp"]["community"]}
     with serve_tree(tree, (described[0] or "0.0", described[1]), folder, known) as port:
         yield {"address": f"127.0.0.1:{port}"}
 
 
-def _hold(value: tuple[str, int | str]) -> Callable[[], tuple[str, int | str]]:
+def _make_constant(value: tuple[str, int | str]) -> Callable[[], tuple[str, int | str]]:
     return lambda: value
 
 
 def _type_value(answer: str) -> tuple[str, int | str]:
-    """Return type and value as snmpd takes them; a number has the smallest type that holds it."""
+    """Return type and value for snmpd; a number has the smallest type that holds it."""
     kind, _, value = answer.partition(" ")
     if kind == "number":
         number = int(value)
@@ -165,7 +165,7 @@ def _type_value(answer: str) -> tuple[str, int | str]:
 
 
 class _ModbusDevice:
-    """Answer blocks of registers that were asked for, and parts of them; others do not exist."""
+    """Answer captured blocks of registers, and parts of them; others do not exist."""
 
     def __init__(self, exchanges: Mapping[str, str]) -> None:
         self._words: dict[tuple[int, int, int], int] = {}
@@ -179,7 +179,7 @@ class _ModbusDevice:
                 self._words |= dict(zip(places, (int(word, 16) for word in answer.split()), strict=True))
         self.units = sorted({unit for unit, _, _ in (*self._words, *self._refused)})
 
-    def devices(self) -> list[Any]:
+    def list_units(self) -> list[Any]:
         """Return the units for pymodbus' server."""
         from pymodbus.simulator import DataType, SimData, SimDevice
 
@@ -200,8 +200,8 @@ class _ModbusDevice:
 
         return answer
 
-    def packet(self, _sending: bool, data: bytes) -> bytes:
-        """Let every frame pass."""
+    def pass_frame(self, _sending: bool, data: bytes) -> bytes:
+        """Return every frame unchanged."""
         return data
 
 
@@ -220,15 +220,15 @@ class _BmcAnswers:
     def __init__(self, exchanges: Mapping[str, str], password: str) -> None:
         self._exchanges, self._password = exchanges, password.encode()
 
-    def answer(self, netfn: int, command: int, data: bytes, _privilege: int) -> tuple[int, bytes]:
+    def answer_command(self, netfn: int, command: int, data: bytes, _privilege: int) -> tuple[int, bytes]:
         text = self._exchanges.get(f"{netfn:02x} {command:02x} {data.hex()}".strip(), f"{UNKNOWN_COMMAND:02x}")
         code, _, answer = text.partition(" ")
         return int(code, 16), bytes.fromhex(answer)
 
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         return True
 
-    def password(self, _user: str) -> tuple[bytes, int]:
+    def find_password(self, _user: str) -> tuple[bytes, int]:
         return self._password, 4  # an administrator
 
 

@@ -72,10 +72,10 @@ class WallMeters:
         with contextlib.ExitStack() as stack:
             for server in self.servers.values():
                 stack.callback(server.stop)
-                server.begin()
+                server.start_process()
             for name, server in self.servers.items():
                 try:
-                    server.wait()
+                    server.wait_until_served()
                 except JoulelabError as error:
                     self.missing[name] = error
             self._write()
@@ -140,7 +140,7 @@ class TwinServer:
         wall: Mapping[str, Mapping[str, Any]] | None = None,
         directory: Path | None = None,
         start_ns: int | None = None,
-        library: Callable[[], Path] = nvml.library,
+        library: Callable[[], Path] = nvml.build_library,
         inherited: Mapping[str, str] = os.environ,
     ) -> None:
         if follow and profiles:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from joulelab.twin.readings import Panel
 
-# What a firmware in trouble sends instead of an answer.
+# Answers of a faulty firmware.
 GARBLED = (b'{"Reading": 12', b"<html><body>503</body></html>", b"\x00\xff\x10", b'{"Reading": NaN}', b"[]", b"")
 SILENCE_S = 20.0
 HANDSHAKE_S = 5.0
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answer requests by `respond`, after the flaws of the panel have had their say."""
+class FlawedHandler(BaseHTTPRequestHandler):
+    """Answer requests by `make_response`, with the flaws of the panel."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = 1 << 16  # head and body in one packet, or the client's delayed acknowledgement costs 40 ms
@@ -32,20 +32,20 @@ class Handler(BaseHTTPRequestHandler):
     panel: Panel
     ended: threading.Event
 
-    def respond(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
+    def make_response(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
         """Return status, JSON and headers."""
         raise NotImplementedError
 
     def do_GET(self) -> None:
-        self._serve("GET")
+        self._answer_request("GET")
 
     def do_POST(self) -> None:
-        self._serve("POST")
+        self._answer_request("POST")
 
     def do_DELETE(self) -> None:
-        self._serve("DELETE")
+        self._answer_request("DELETE")
 
-    def _serve(self, method: str) -> None:
+    def _answer_request(self, method: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         now = monotonic_ns()
         if self.panel.is_silent(now):
@@ -54,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         if self.panel.flaws.latency_s:
             self.ended.wait(self.panel.flaws.latency_s)
-        status, answer, headers = self.respond(method, body)
+        status, answer, headers = self.make_response(method, body)
         data = b"" if answer is None else json.dumps(answer).encode()
         if self.panel.is_garbled(now):
             data = GARBLED[now % len(GARBLED)]
@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet: standard error belongs to the test or the twin."""
+        """Log nothing: standard error belongs to the test or the twin."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -75,7 +75,7 @@ class _Server(ThreadingHTTPServer):
     context: ssl.SSLContext | None = None
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Begin TLS in the connection's own thread, so that one that hangs holds up no other."""
+        """Begin TLS in the connection's own thread, so that a hanging client delays no other."""
         if self.context is None:
             socketserver.BaseServer.finish_request(self, request, client_address)
             return
@@ -85,12 +85,12 @@ class _Server(ThreadingHTTPServer):
             socketserver.BaseServer.finish_request(self, wrapped, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let a client go that has hung up or does not trust us."""
+        """Ignore a client that disconnects or does not trust the certificate."""
 
 
 @contextlib.contextmanager
-def listening(handler: type[Handler], port: int, context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Serve in a thread until the block ends; give the port."""
+def serve_handler(handler: type[FlawedHandler], port: int, context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Serve in a thread until the block ends; yield the port."""
     handler.ended = threading.Event()
     server = _Server(("127.0.0.1", port), handler)
     server.context = context

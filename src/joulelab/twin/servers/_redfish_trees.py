@@ -37,15 +37,15 @@ class TreeBuilder:
         self.lists: dict[str, list[str]] = {f"{ROOT}/Chassis": [], f"{ROOT}/Systems": [], f"{ROOT}/Managers": []}
         self._expand = expand
 
-    def add(self, path: str, body: Callable[[], Json], *, kind: str, listed: bool = False) -> str:
-        """Add a resource; `listed` puts it into the collection above it."""
+    def add_resource(self, path: str, body: Callable[[], Json], *, kind: str, listed: bool = False) -> str:
+        """Add a resource; `listed` also adds it to its collection."""
         name = path.rsplit("/", 1)[1]
         self.tree[path] = lambda: {"@odata.id": path, "@odata.type": kind, "Id": name, "Name": name} | body()
         if listed:
             self.lists.setdefault(path.rsplit("/", 1)[0], []).append(path)
         return path
 
-    def finish(self) -> None:
+    def add_collections(self) -> None:
         """Add the collections and the root."""
         for path, members in self.lists.items():
             rows = [make_reference(member) for member in members]
@@ -68,19 +68,19 @@ class TreeBuilder:
             | ({"ProtocolFeaturesSupported": features} if self._expand else {})
         )
 
-    def sensor(
+    def add_sensor(
         self, chassis: str, name: str, kind: str, unit: str, point: str, read: Callable[[], Any], **more: str
     ) -> str:
         """Add a sensor to a chassis."""
-        return self.add(
+        return self.add_resource(
             f"{chassis}/Sensors/{name}",
             lambda: (
                 {
                     "Reading": read(),
                     "ReadingType": kind,
                     "ReadingUnits": unit,
-                    "ReadingTime": self.shown.time(point),
-                    "SensingInterval": self.shown.interval(),
+                    "ReadingTime": self.shown.format_time(point),
+                    "SensingInterval": self.shown.format_interval(),
                     "Implementation": "PhysicalSensor",
                     "Status": {"State": "Enabled", "Health": "OK"},
                 }
@@ -100,7 +100,7 @@ VENDORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedfishFlaws(PanelFlaws):
-    """Describe a BMC: whose tree it serves, how long a session lasts, and the share of requests that end in 500."""
+    """Describe a BMC: the vendor of its tree, how long a session lasts, and the share of requests answered by 500."""
 
     base_j: float = 4.2e9
     vendor: str = "generic"
@@ -133,21 +133,21 @@ class RedfishReadings:
             for number, point in enumerate(points)
         }
 
-    def watts(self, *points: str) -> float:
-        """Return the power at points, summed, as a whole number where it is one."""
+    def read_watts(self, *points: str) -> float:
+        """Return the total power at points in W, as an integer where it is whole."""
         total = sum(self.panels[point].power_w() for point in points)
         return round(total) if float(total).is_integer() else round(total, 6)
 
-    def joules(self, point: str) -> float:
+    def read_joules(self, point: str) -> float:
         """Return the counter at a point, in J."""
         return round(self.panels[point].energy_j(), 6)
 
-    def kwh(self, point: str) -> float:
+    def read_kwh(self, point: str) -> float:
         """Return the counter at a point, in kWh."""
         return round(self.panels[point].energy_j() / KWH_J, 9)
 
-    def time(self, point: str) -> str:
-        """Return when the reading at a point was taken, in UTC with milliseconds."""
+    def format_time(self, point: str) -> str:
+        """Return the time of the reading at a point, in UTC with milliseconds."""
         now, utc = monotonic_ns(), read_utc_ns()
         age_ns = now - self.panels[point].find_update(now)[1]
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
@@ -156,12 +156,12 @@ class RedfishReadings:
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def capacity_w(self, number: int) -> int:
-        """Return what a supply is rated for."""
+        """Return the rated power of a supply."""
         supply = self.truth.node.supply
         return round(1.2 * supply.rated_w * supply.cords[number - 1])
 
-    def interval(self) -> str:
-        """Return how often readings are taken, as an ISO 8601 duration."""
+    def format_interval(self) -> str:
+        """Return the time between readings as an ISO 8601 duration."""
         return f"PT{self.flaws.period_s:g}S"
 
     def inlet_c(self) -> float:
@@ -169,7 +169,7 @@ class RedfishReadings:
         return self.truth.node.cooling.inlet_c
 
     def fan_percent(self) -> int:
-        """Return the speed of all fans, as their power has it."""
+        """Return the speed of all fans, from their power."""
         return round(100 * self.truth.node.cooling.compute_speed(self.truth.power("fans", monotonic_ns())))
 
     def fan_rpm(self, number: int) -> int:
@@ -202,18 +202,18 @@ def add_maker(vendor: str, build: TreeBuilder) -> None:
         "Power": make_reference(f"{chassis}/Power"),
         "Thermal": make_reference(f"{chassis}/Thermal"),
     }
-    build.add(chassis, lambda: body, kind="#Chassis.v1_10_0.Chassis", listed=True)
+    build.add_resource(chassis, lambda: body, kind="#Chassis.v1_10_0.Chassis", listed=True)
     links = {"Links": {"Chassis": [make_reference(chassis)]}}
-    build.add(system, lambda: links, kind="#ComputerSystem.v1_9_0.ComputerSystem", listed=True)
+    build.add_resource(system, lambda: links, kind="#ComputerSystem.v1_9_0.ComputerSystem", listed=True)
     kind = "#Power.1.0.1.Power" if vendor.startswith("hpe") else "#Power.v1_5_0.Power"
-    build.add(f"{chassis}/Power", _make_power(vendor, build, f"{chassis}/Power"), kind=kind)
-    build.add(f"{chassis}/Thermal", _make_thermal(build), kind="#Thermal.v1_6_0.Thermal")
+    build.add_resource(f"{chassis}/Power", _make_power(vendor, build, f"{chassis}/Power"), kind=kind)
+    build.add_resource(f"{chassis}/Thermal", _make_thermal(build), kind="#Thermal.v1_6_0.Thermal")
 
 
 def _make_power(vendor: str, build: TreeBuilder, path: str) -> Callable[[], Json]:
     shown = build.shown
 
-    def control(place: int, name: str, watts: float | None, **more: Any) -> Json:
+    def make_control(place: int, name: str, watts: float | None, **more: Any) -> Json:
         return {
             "@odata.id": f"{path}#/PowerControl/{place}",
             "MemberId": str(place),
@@ -221,37 +221,37 @@ def _make_power(vendor: str, build: TreeBuilder, path: str) -> Callable[[], Json
             "PowerConsumedWatts": watts,
         } | more
 
-    def whole() -> Json:
-        watts = shown.watts("node.ac")
+    def make_body() -> Json:
+        watts = shown.read_watts("node.ac")
         match vendor:
             case "hpe":
-                return {"PowerConsumedWatts": watts, "PowerControl": [control(0, "", watts)]}
+                return {"PowerConsumedWatts": watts, "PowerControl": [make_control(0, "", watts)]}
             case "hpe-unmetered":
-                return {"PowerConsumedWatts": 0, "PowerControl": [control(0, "", 0)]}
+                return {"PowerConsumedWatts": 0, "PowerControl": [make_control(0, "", 0)]}
             case "lenovo":
                 return {
                     "PowerControl": [
-                        control(0, "CPU Sub-system Power", round(0.1 * watts)),
-                        control(1, "Memory Sub-system Power", round(0.05 * watts)),
-                        control(2, "Server Power Control", watts, Status={"State": "Enabled"}),
+                        make_control(0, "CPU Sub-system Power", round(0.1 * watts)),
+                        make_control(1, "Memory Sub-system Power", round(0.05 * watts)),
+                        make_control(2, "Server Power Control", watts, Status={"State": "Enabled"}),
                     ]
                 }
             case "fujitsu":
                 total = {"ChassisPowerConsumption": {"CurrentPowerConsumptionW": watts}}
-                return {"PowerControl": [control(0, "Power Control", None)], "Oem": {"ts_fujitsu": total}}
+                return {"PowerControl": [make_control(0, "Power Control", None)], "Oem": {"ts_fujitsu": total}}
             case "inspur" | "huawei":
                 return {"PowerControl": [], "Oem": {"Public": {"TotalPower": watts}}}
             case _:  # Dell: no Status in it
                 limit = {"LimitInWatts": 12000}
-                return {"PowerControl": [control(0, "System Power Control", watts, PowerLimit=limit)]}
+                return {"PowerControl": [make_control(0, "System Power Control", watts, PowerLimit=limit)]}
 
-    return lambda: whole() | {"PowerSupplies": _list_supplies(vendor, build, path)}
+    return lambda: make_body() | {"PowerSupplies": _list_supplies(vendor, build, path)}
 
 
 def _list_supplies(vendor: str, build: TreeBuilder, path: str) -> list[Json]:
     shown, rows = build.shown, []
     for number in range(1, shown.supplies + 1):
-        ac, dc = shown.watts(f"psu:{number}"), shown.watts(f"psu.dc:{number}")
+        ac, dc = shown.read_watts(f"psu:{number}"), shown.read_watts(f"psu.dc:{number}")
         row: Json = {
             "@odata.id": f"{path}#/PowerSupplies/{number - 1}",
             "MemberId": str(number - 1),
@@ -301,17 +301,19 @@ def build_tree(vendor: str, shown: RedfishReadings) -> dict[str, Callable[[], Js
         add_sensors(build)
     else:
         add_maker(vendor, build)
-    build.finish()
+    build.add_collections()
     return build.tree
 
 
 def add_standard(build: TreeBuilder) -> None:
-    """Add a node of today: EnvironmentMetrics over Sensors, PowerSubsystem, ThermalSubsystem."""
+    """Add a modern node: EnvironmentMetrics over Sensors, PowerSubsystem, ThermalSubsystem."""
     shown, chassis, system = build.shown, f"{ROOT}/Chassis/Tray_A", f"{ROOT}/Systems/Host_A"
-    watts = build.sensor(chassis, "Input_Power", "Power", "W", "node.ac", lambda: shown.watts("node.ac"))
-    energy = build.sensor(chassis, "Input_Energy", "EnergykWh", "kW.h", "node.ac", lambda: shown.kwh("node.ac"))
-    inlet = build.sensor(chassis, "Inlet_Temp", "Temperature", "Cel", "node.ac", shown.inlet_c)
-    build.add(
+    watts = build.add_sensor(chassis, "Input_Power", "Power", "W", "node.ac", lambda: shown.read_watts("node.ac"))
+    energy = build.add_sensor(
+        chassis, "Input_Energy", "EnergykWh", "kW.h", "node.ac", lambda: shown.read_kwh("node.ac")
+    )
+    inlet = build.add_sensor(chassis, "Inlet_Temp", "Temperature", "Cel", "node.ac", shown.inlet_c)
+    build.add_resource(
         chassis,
         lambda: {
             "ChassisType": "RackMount",
@@ -325,37 +327,39 @@ def add_standard(build: TreeBuilder) -> None:
         kind="#Chassis.v1_25_0.Chassis",
         listed=True,
     )
-    build.add(
+    build.add_resource(
         f"{chassis}/EnvironmentMetrics",
         lambda: {
-            "PowerWatts": {"DataSourceUri": watts, "Reading": shown.watts("node.ac")},
-            "EnergykWh": {"DataSourceUri": energy, "Reading": shown.kwh("node.ac")},
+            "PowerWatts": {"DataSourceUri": watts, "Reading": shown.read_watts("node.ac")},
+            "EnergykWh": {"DataSourceUri": energy, "Reading": shown.read_kwh("node.ac")},
             "TemperatureCelsius": {"DataSourceUri": inlet, "Reading": shown.inlet_c()},
         },
         kind="#EnvironmentMetrics.v1_3_0.EnvironmentMetrics",
     )
     links = {"Links": {"Chassis": [make_reference(chassis)]}, "PowerState": "On"}
-    build.add(system, lambda: links, kind="#ComputerSystem.v1_22_0.ComputerSystem", listed=True)
+    build.add_resource(system, lambda: links, kind="#ComputerSystem.v1_22_0.ComputerSystem", listed=True)
     _add_subsystems(build, chassis)
 
 
 def _add_subsystems(build: TreeBuilder, chassis: str) -> None:
     shown, power, cooling = build.shown, f"{chassis}/PowerSubsystem", f"{chassis}/ThermalSubsystem"
     rows = {"PowerSupplies": make_reference(f"{power}/PowerSupplies")}
-    build.add(power, lambda: rows, kind="#PowerSubsystem.v1_1_0.PowerSubsystem")
+    build.add_resource(power, lambda: rows, kind="#PowerSubsystem.v1_1_0.PowerSubsystem")
     for number in range(1, shown.supplies + 1):
         _add_supply(build, f"{power}/PowerSupplies/PSU_{number}", number)
     empty = {"Status": {"State": "Absent"}}
-    build.add(f"{power}/PowerSupplies/Bay_9", lambda: empty, kind="#PowerSupply.v1_5_0.PowerSupply", listed=True)
+    build.add_resource(
+        f"{power}/PowerSupplies/Bay_9", lambda: empty, kind="#PowerSupply.v1_5_0.PowerSupply", listed=True
+    )
     parts = {"ThermalMetrics": make_reference(f"{cooling}/ThermalMetrics"), "Fans": make_reference(f"{cooling}/Fans")}
-    build.add(cooling, lambda: parts, kind="#ThermalSubsystem.v1_3_0.ThermalSubsystem")
-    build.add(
+    build.add_resource(cooling, lambda: parts, kind="#ThermalSubsystem.v1_3_0.ThermalSubsystem")
+    build.add_resource(
         f"{cooling}/ThermalMetrics",
         lambda: {"TemperatureSummaryCelsius": {"Intake": {"Reading": shown.inlet_c()}}},
         kind="#ThermalMetrics.v1_3_0.ThermalMetrics",
     )
     for number in range(1, FANS + 1):
-        build.add(
+        build.add_resource(
             f"{cooling}/Fans/Fan_{number}",
             lambda number=number: {  # type: ignore[misc]
                 "SpeedPercent": {"Reading": shown.fan_percent(), "SpeedRPM": shown.fan_rpm(number)},
@@ -373,33 +377,35 @@ def _add_supply(build: TreeBuilder, path: str, number: int) -> None:
         "Metrics": make_reference(f"{path}/Metrics"),
         "Status": {"State": "Enabled"},
     }
-    build.add(path, lambda: body, kind="#PowerSupply.v1_5_0.PowerSupply", listed=True)
-    build.add(
+    build.add_resource(path, lambda: body, kind="#PowerSupply.v1_5_0.PowerSupply", listed=True)
+    build.add_resource(
         f"{path}/Metrics",
         lambda: {
-            "InputPowerWatts": {"Reading": shown.watts(ac)},
-            "OutputPowerWatts": {"Reading": shown.watts(dc)},
+            "InputPowerWatts": {"Reading": shown.read_watts(ac)},
+            "OutputPowerWatts": {"Reading": shown.read_watts(dc)},
             "InputVoltage": {"Reading": 230.0},
-            "InputCurrentAmps": {"Reading": round(shown.watts(ac) / 230.0, 2)},
-            "EnergykWh": {"Reading": shown.kwh(ac)},
+            "InputCurrentAmps": {"Reading": round(shown.read_watts(ac) / 230.0, 2)},
+            "EnergykWh": {"Reading": shown.read_kwh(ac)},
         },
         kind="#PowerSupplyMetrics.v1_1_0.PowerSupplyMetrics",
     )
 
 
 def add_board(build: TreeBuilder) -> None:
-    """Add a board of GPUs, as a BMC of its own shows it, or one that takes it in."""
+    """Add a board of GPUs, as its own BMC or the node's BMC shows it."""
     shown = build.shown
     base, system = f"{ROOT}/Chassis/HGX_Chassis_0", f"{ROOT}/Systems/HGX_Baseboard_0"
     gpus = [f"gpu:{index}" for index in range(shown.gpus)]
     body = {"ChassisType": "Component", "Manufacturer": "NVIDIA", "Sensors": make_reference(f"{base}/Sensors")}
-    build.add(base, lambda: body, kind="#Chassis.v1_22_0.Chassis", listed=True)
+    build.add_resource(base, lambda: body, kind="#Chassis.v1_22_0.Chassis", listed=True)
     total = "HGX_Chassis_0_Total"
-    build.sensor(base, f"{total}GPU_Power_0", "Power", "W", "gpu:0", lambda: round(shown.watts(*gpus), 3))
-    build.sensor(base, f"{total}HSC_Power_0", "Power", "W", "gpu:0", lambda: round(1.08 * shown.watts(*gpus), 3))
+    build.add_sensor(base, f"{total}GPU_Power_0", "Power", "W", "gpu:0", lambda: round(shown.read_watts(*gpus), 3))
+    build.add_sensor(
+        base, f"{total}HSC_Power_0", "Power", "W", "gpu:0", lambda: round(1.08 * shown.read_watts(*gpus), 3)
+    )
     links = {"Chassis": [make_reference(base)]}
     processors = {"Processors": make_reference(f"{system}/Processors"), "SystemType": "Physical", "Links": links}
-    build.add(system, lambda: processors, kind="#ComputerSystem.v1_20_0.ComputerSystem", listed=True)
+    build.add_resource(system, lambda: processors, kind="#ComputerSystem.v1_20_0.ComputerSystem", listed=True)
     for index in range(shown.gpus):
         _add_gpu(build, system, index)
 
@@ -409,11 +415,13 @@ def _add_gpu(build: TreeBuilder, system: str, index: int) -> None:
     name = f"HGX_GPU_SXM_{index + 1}"
     chassis, processor = f"{ROOT}/Chassis/{name}", f"{system}/Processors/GPU_SXM_{index + 1}"
     card = {"ChassisType": "Module", "Manufacturer": "NVIDIA", "Sensors": make_reference(f"{chassis}/Sensors")}
-    build.add(chassis, lambda: card, kind="#Chassis.v1_22_0.Chassis", listed=True)
-    build.sensor(chassis, f"{name}_DRAM_0_Power_0", "Power", "W", point, lambda: round(0.1 * shown.watts(point), 3))
-    watts = build.sensor(chassis, f"{name}_Power_0", "Power", "W", point, lambda: shown.watts(point))
-    energy = build.sensor(chassis, f"{name}_Energy_0", "EnergyJoules", "J", point, lambda: shown.joules(point))
-    build.add(
+    build.add_resource(chassis, lambda: card, kind="#Chassis.v1_22_0.Chassis", listed=True)
+    build.add_sensor(
+        chassis, f"{name}_DRAM_0_Power_0", "Power", "W", point, lambda: round(0.1 * shown.read_watts(point), 3)
+    )
+    watts = build.add_sensor(chassis, f"{name}_Power_0", "Power", "W", point, lambda: shown.read_watts(point))
+    energy = build.add_sensor(chassis, f"{name}_Energy_0", "EnergyJoules", "J", point, lambda: shown.read_joules(point))
+    build.add_resource(
         processor,
         lambda: {
             "ProcessorType": "GPU",
@@ -424,27 +432,27 @@ def _add_gpu(build: TreeBuilder, system: str, index: int) -> None:
         kind="#Processor.v1_20_0.Processor",
         listed=True,
     )
-    build.add(
+    build.add_resource(
         f"{processor}/EnvironmentMetrics",
         lambda: {
-            "PowerWatts": {"DataSourceUri": watts, "Reading": shown.watts(point)},
-            "EnergyJoules": {"DataSourceUri": energy, "Reading": shown.joules(point)},
+            "PowerWatts": {"DataSourceUri": watts, "Reading": shown.read_watts(point)},
+            "EnergyJoules": {"DataSourceUri": energy, "Reading": shown.read_joules(point)},
         },
         kind="#EnvironmentMetrics.v1_3_0.EnvironmentMetrics",
     )
 
 
 def add_sensors(build: TreeBuilder) -> None:
-    """Add a chassis that has sensors and nothing else, asked one by one, on two pages."""
+    """Add a chassis that has only sensors, listed on two pages without expansion."""
     shown, chassis, system = build.shown, f"{ROOT}/Chassis/chassis", f"{ROOT}/Systems/system"
-    build.sensor(chassis, "cpu0_power", "Power", "W", "node.ac", lambda: 91)
-    build.sensor(chassis, "power_total_limit", "Power", "W", "node.ac", lambda: 12000)
+    build.add_sensor(chassis, "cpu0_power", "Power", "W", "node.ac", lambda: 91)
+    build.add_sensor(chassis, "power_total_limit", "Power", "W", "node.ac", lambda: 12000)
     whole = {"PhysicalContext": "Chassis"}
-    build.sensor(chassis, "total_power", "Power", "W", "node.ac", lambda: shown.watts("node.ac"), **whole)
+    build.add_sensor(chassis, "total_power", "Power", "W", "node.ac", lambda: shown.read_watts("node.ac"), **whole)
     links = {"Links": {"Chassis": [make_reference(chassis)]}}
-    build.add(system, lambda: links, kind="#ComputerSystem.v1_16_0.ComputerSystem", listed=True)
+    build.add_resource(system, lambda: links, kind="#ComputerSystem.v1_16_0.ComputerSystem", listed=True)
     body = {"ChassisType": "RackMount", "Model": "Sensors", "Sensors": make_reference(f"{chassis}/Sensors")}
-    build.add(chassis, lambda: body, kind="#Chassis.v1_14_0.Chassis", listed=True)
+    build.add_resource(chassis, lambda: body, kind="#Chassis.v1_14_0.Chassis", listed=True)
     paths = build.lists.pop(f"{chassis}/Sensors")
     onward = f"{chassis}/Sensors?$skip=2"
     first = {"Members": [make_reference(path) for path in paths[:2]], "Members@odata.nextLink": onward}

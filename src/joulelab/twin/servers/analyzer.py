@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.twin.servers._scpi import ELEMENTS, AnalyzerFlaws, Instrument, NotYet
 from joulelab.twin.servers._vxi11 import CoreChannel, DeviceSilence, VxiServer
-from joulelab.twin.servers.server_process import Served, run
+from joulelab.twin.servers.server_process import Served, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,4 +137,4 @@ def serve_in_thread(server: socketserver.ThreadingTCPServer) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    run(serve, FLAWS)
+    run_server(serve, FLAWS)

@@ -1,4 +1,4 @@
-"""Serve a twin's energy meter, or its PDU's outlets, by Modbus TCP: registers laid out as makers lay them out."""
+"""Serve a twin's energy meter, or its PDU's outlets, by Modbus TCP: with the register layouts of several makers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
 from joulelab.core.text import suggest_name
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
-from joulelab.twin.servers.server_process import Served, run
+from joulelab.twin.servers.server_process import Served, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +30,9 @@ STRIDE = 64  # from one outlet to the next on this PDU
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Say where values are: function codes, spans of defined registers, and (address, format, value, count per unit).
+    """Describe registers: function codes, spans of defined registers, and (address, format, value, count per unit).
 
-    Values are watts, joules, volts, amperes, hertz, va and factor; those with a number behind are of that phase.
+    Values are watts, joules, volts, amperes, hertz, va and factor; a number at the end is the phase.
     """
 
     functions: tuple[int, ...]
@@ -91,11 +91,11 @@ class ModbusFlaws(PanelFlaws):
     unit_id: int = 1
     word_order: str = "big"
     byte_order: str = "big"
-    shift: int = 0  # everything lies so many addresses higher
+    shift: int = 0  # offset of all addresses
     gateway: bool = True  # other units get exception 11; else silence
-    exception: int = 0  # the code that every request gets
+    exception: int = 0  # the code that answers every request
     nan: bool = False  # every value is NaN, or the integer that stands for it
-    garble: str = "noise"  # what garbled answers are: noise, or the right frame with other bytes in it
+    garble: str = "noise"  # garbled answers are noise, or the right frame with a wrong byte
 
 
 FLAWS = ModbusFlaws()
@@ -108,20 +108,29 @@ def serve(truth: Truth, directory: Path, flaws: ModbusFlaws, port: int = 0) -> I
         raise ConfigError(
             f"there is no layout {flaws.layout!r}", where="twin modbus", next=suggest_name(flaws.layout, LAYOUTS)
         )
-    del directory  # nothing is kept
+    del directory  # stores nothing
     device = Device(truth, flaws)
     with serve_device(device, port) as at:
-        yield Served({"modbus1": _entry(device, at)}, {"modbus": at})
+        entry: dict[str, Any] = {
+            "meter": "modbus",
+            "address": f"127.0.0.1:{at}",
+            "profile": flaws.layout,
+            "feeds": "node.ac",
+        }
+        entry |= {"unit_id": flaws.unit_id, "period_s": 1.0}
+        if device.layout.outlets:
+            entry |= {"outlets": list(range(1, len(truth.node.supply.cords) + 1)), "stride": STRIDE}
+        yield Served({"modbus1": entry}, {"modbus": at})
 
 
 @contextlib.contextmanager
 def serve_device(device: Any, port: int) -> Iterator[int]:
-    """Serve what has `devices()` and `packet(sending, data)` for the server of pymodbus; give the port."""
+    """Serve an object with `list_units()` and `pass_frame(sending, data)` by pymodbus; yield the port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="modbus")
     thread.start()
     try:
-        server = asyncio.run_coroutine_threadsafe(_listen(device, port), loop).result(10)
+        server = asyncio.run_coroutine_threadsafe(_start_server(device, port), loop).result(10)
         try:
             yield server.transport.sockets[0].getsockname()[1]
         finally:
@@ -132,15 +141,7 @@ def serve_device(device: Any, port: int) -> Iterator[int]:
         loop.close()
 
 
-def _entry(device: Device, port: int) -> dict[str, Any]:
-    flaws = device.flaws
-    entry = {"meter": "modbus", "address": f"127.0.0.1:{port}", "profile": flaws.layout, "feeds": "node.ac"}
-    cords = len(device.truth.node.supply.cords)
-    more = {"outlets": list(range(1, cords + 1)), "stride": STRIDE} if device.layout.outlets else {}
-    return entry | {"unit_id": flaws.unit_id, "period_s": 1.0} | more
-
-
-async def _listen(device: Any, port: int) -> Any:
+async def _start_server(device: Any, port: int) -> Any:
     import logging
 
     try:
@@ -150,7 +151,7 @@ async def _listen(device: Any, port: int) -> Any:
             "Modbus needs a library", why="pymodbus is not installed", next="pip install 'joulelab[modbus]'"
         ) from None
     logging.getLogger("pymodbus.logging").addHandler(logging.NullHandler())
-    server = ModbusTcpServer(device.devices(), address=("127.0.0.1", port), trace_packet=device.packet)
+    server = ModbusTcpServer(device.list_units(), address=("127.0.0.1", port), trace_packet=device.pass_frame)
     try:
         await server.serve_forever(background=True)
     except RuntimeError as error:
@@ -159,17 +160,17 @@ async def _listen(device: Any, port: int) -> Any:
 
 
 class Device:
-    """Fill registers at each request with what the instrument shows then, and misbehave as its flaws say."""
+    """Fill registers at each request with the current readings, with flaws."""
 
     def __init__(self, truth: Truth, flaws: ModbusFlaws) -> None:
-        self.truth, self.flaws, self.layout = truth, flaws, LAYOUTS[flaws.layout]
+        self.flaws, self.layout = flaws, LAYOUTS[flaws.layout]
         self._whole = Panel(truth, "node.ac", flaws, number=40)
         cords = range(1, len(truth.node.supply.cords) + 1)
         self._outlets = [Panel(truth, f"outlet:{n}", flaws, number=40 + n) for n in cords]
         self._random = random.Random(truth.node.seed)  # noqa: S311 noise
 
-    def devices(self) -> list[Any]:
-        """Return the unit that is there, and one that stands for all others."""
+    def list_units(self) -> list[Any]:
+        """Return the unit of this device, and one for all other numbers."""
         from pymodbus.simulator import DataType, SimData, SimDevice
 
         spans = self.layout.spans
@@ -183,20 +184,20 @@ class Device:
         data = [SimData(max(at, 0), count=size, values=0, datatype=DataType.REGISTERS) for at, size in moved]
         other = SimData(0, count=65535, values=0, datatype=DataType.REGISTERS)
         return [
-            SimDevice(self.flaws.unit_id, simdata=data, action=self.answer),
-            *([SimDevice(0, simdata=[other], action=self.nobody)] if self.flaws.unit_id else []),
+            SimDevice(self.flaws.unit_id, simdata=data, action=self.answer_request),
+            *([SimDevice(0, simdata=[other], action=self.refuse_unit)] if self.flaws.unit_id else []),
         ]
 
-    async def nobody(self, *_: Any) -> Any:
-        """Answer for a unit that is not there, as a gateway does."""
+    async def refuse_unit(self, *_: Any) -> Any:
+        """Answer for a missing unit, as a gateway does."""
         from pymodbus.constants import ExcCodes
 
         return ExcCodes.GATEWAY_NO_RESPONSE
 
-    async def answer(
+    async def answer_request(
         self, function: int, start: int, _address: int, _count: int, registers: list[int], new: list[Any] | None
     ) -> Any:
-        """Write what is shown now into the registers, or return an exception code."""
+        """Write the current readings into the registers, or return an exception code."""
         from pymodbus.constants import ExcCodes
 
         if self.flaws.latency_s:
@@ -207,31 +208,31 @@ class Device:
             return ExcCodes.ILLEGAL_FUNCTION
         now = monotonic_ns()
         if self.layout.outlets:
-            self._fill(registers, start, INLETS_AT, self._whole, now)
+            self._fill_registers(registers, start, INLETS_AT, self._whole, now)
             for number, outlet in enumerate(self._outlets):
-                self._fill(registers, start, OUTLETS_AT + number * STRIDE, outlet, now)
+                self._fill_registers(registers, start, OUTLETS_AT + number * STRIDE, outlet, now)
         else:
-            self._fill(registers, start, 0, self._whole, now)
+            self._fill_registers(registers, start, 0, self._whole, now)
         return None
 
-    def packet(self, sending: bool, data: bytes) -> bytes:
-        """Let a frame pass, or lose or spoil it."""
+    def pass_frame(self, sending: bool, data: bytes) -> bytes:
+        """Return a frame unchanged, dropped (empty) or garbled."""
         if not sending:
             return data
         silent_unit = not self.flaws.gateway and data[6] != self.flaws.unit_id
         if silent_unit or self._whole.is_silent():
             return b""
         if self._whole.is_garbled():
-            return self._spoilt(data)
+            return self._spoil_frame(data)
         return data
 
-    def _spoilt(self, data: bytes) -> bytes:
+    def _spoil_frame(self, data: bytes) -> bytes:
         if self.flaws.garble == "noise":
             return self._random.randbytes(self._random.randrange(1, 60))
         at = self._random.randrange(len(data))
         return data[:at] + self._random.randbytes(1) + data[at + 1 :]
 
-    def _fill(self, registers: list[int], start: int, base: int, panel: Panel, now: int) -> None:
+    def _fill_registers(self, registers: list[int], start: int, base: int, panel: Panel, now: int) -> None:
         watts, joules = panel.power_w(now), panel.energy_j(now)
         values = {"watts": watts, "joules": joules, "volts": MAINS_V, "hertz": MAINS_HZ, "factor": POWER_FACTOR}
         values |= {"va": watts / POWER_FACTOR, "amperes": watts / POWER_FACTOR / MAINS_V}
@@ -239,12 +240,12 @@ class Device:
             values |= {f"volts{phase}": MAINS_V, f"watts{phase}": watts / 3}
             values[f"amperes{phase}"] = watts / 3 / POWER_FACTOR / MAINS_V
         for at, form, name, per in self.layout.cells:
-            words = self._words(form, values[name] / per)
+            words = self._encode_value(form, values[name] / per)
             first = base + at + self.flaws.shift - start
             registers[first : first + len(words)] = words
 
-    def _words(self, form: str, value: float) -> list[int]:
-        """Return a value as the device writes it."""
+    def _encode_value(self, form: str, value: float) -> list[int]:
+        """Return a value as registers, in the device's order."""
         if self.flaws.nan:
             data = struct.pack(">q", -(1 << 63)) if form == "q" else struct.pack(f">{form}", math.nan)
         else:
@@ -256,4 +257,4 @@ class Device:
 
 
 if __name__ == "__main__":
-    run(serve, FLAWS)
+    run_server(serve, FLAWS)

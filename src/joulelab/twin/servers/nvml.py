@@ -31,8 +31,8 @@ _FLAGS = (
 )
 
 
-def compiler(environment: Mapping[str, str] | None = None) -> str:
-    """Return the path of a C compiler; raise MissingDependency, saying what to install."""
+def find_compiler(environment: Mapping[str, str] | None = None) -> str:
+    """Return the path of a C compiler. Raises MissingDependency."""
     environment = os.environ if environment is None else environment
     for name in filter(None, (environment.get("CC"), "cc", "gcc", "clang")):
         if found := shutil.which(name, path=environment.get("PATH")):
@@ -46,16 +46,16 @@ def compiler(environment: Mapping[str, str] | None = None) -> str:
 
 
 def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Return where built libraries are kept, after the XDG rules."""
+    """Return the folder of built libraries, by the XDG rules."""
     environment = os.environ if environment is None else environment
     base = environment.get("XDG_CACHE_HOME") or ""
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "joulelab" / "twins"
 
 
-def library(cache: Path | None = None, cc: str | None = None) -> Path:
-    """Return the built library, building it first if needed; raise MissingDependency or JoulelabError.
+def build_library(cache: Path | None = None, cc: str | None = None) -> Path:
+    """Return the library, built if needed. Raises MissingDependency, JoulelabError.
 
-    With a library of these sources in the cache no compiler is needed.
+    No compiler is needed if the cache has a library of these sources.
     """
     files = sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")])
     digest = hashlib.sha256(
@@ -63,12 +63,12 @@ def library(cache: Path | None = None, cc: str | None = None) -> Path:
     ).hexdigest()[:16]
     built = (cache or cache_directory()) / f"{os.uname().machine}-{digest}" / LIBRARY
     if not built.exists():
-        _build(built, cc or compiler(), [str(f) for f in files if f.suffix == ".c"])
+        _compile_library(built, cc or find_compiler(), [str(f) for f in files if f.suffix == ".c"])
     return built
 
 
-def _build(target: Path, cc: str, files: list[str]) -> None:
-    """Build next to the target and rename, so that two builders do not meet."""
+def _compile_library(target: Path, cc: str, files: list[str]) -> None:
+    """Build next to the target and rename, so that two builders do not collide."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         (Path(scratch) / "layout.h").write_text(make_c_header())

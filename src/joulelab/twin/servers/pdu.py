@@ -31,7 +31,7 @@ from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
 from joulelab.twin.servers import _pdu_relay
 from joulelab.twin.servers._pdu_trees import MAKERS, PduBench
-from joulelab.twin.servers.server_process import Served, run
+from joulelab.twin.servers.server_process import Served, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -379,4 +379,4 @@ def _make_question(community: str, name: tuple[int, ...]) -> bytes:
 
 
 if __name__ == "__main__":
-    run(serve, FLAWS)
+    run_server(serve, FLAWS)

@@ -1,6 +1,6 @@
 """Serve a smart plug on the node's cord: a Shelly (/rpc/...) and a Tasmota (/cm?cmnd=...) on one port.
 
-A node that draws more than a plug can carry is served too, but has no entry: nobody hangs it on a plug.
+A node that draws more than a plug can carry is served too, but has no entry.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from joulelab.core.clock import NS, read_utc_ns
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
-from joulelab.twin.servers._http import Handler, listening
-from joulelab.twin.servers.server_process import Served, run
+from joulelab.twin.servers._http import FlawedHandler, serve_handler
+from joulelab.twin.servers.server_process import Served, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,8 +57,8 @@ def serve(truth: Truth, directory: Path, flaws: PlugFlaws, port: int) -> Iterato
         file.write_text(secrets.token_urlsafe(9))
     secret = file.read_text() if flaws.password else ""
     panel = Panel(truth, "node.ac", flaws, number=700)
-    handler = type("PlugHandler", (_Handler,), {"panel": panel, "flaws": flaws, "secret": secret})
-    with listening(handler, port) as at:
+    handler = type("PlugHandler", (_PlugHandler,), {"panel": panel, "flaws": flaws, "secret": secret})
+    with serve_handler(handler, port) as at:
         entry: dict[str, Any] = {
             "meter": "plug",
             "kind": "shelly",
@@ -73,45 +73,45 @@ def serve(truth: Truth, directory: Path, flaws: PlugFlaws, port: int) -> Iterato
 
 
 def find_full_w(truth: Truth) -> float:
-    """Return what the node draws at full load, in W at the wall."""
+    """Return the wall power of the node at full load, in W."""
     node = truth.node
     dc = sum(node.range_w(leaf)[1] for leaf in node.list_leaves() if not leaf.startswith("core"))
     outputs, inputs = node.supply.list_knots()
     return float(np.interp(dc, outputs, inputs))
 
 
-class _Handler(Handler):
+class _PlugHandler(FlawedHandler):
     flaws: PlugFlaws
     secret: str
 
-    def respond(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:  # noqa: ARG002 plugs are only read
+    def make_response(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:  # noqa: ARG002 plugs are only read
         parts = urlsplit(self.path)
         query = {key: rows[-1] for key, rows in parse_qs(parts.query).items()}
         if parts.path == "/cm":
-            return self._tasmota(query)
+            return self._answer_tasmota(query)
         if not parts.path.startswith("/rpc/"):
             return 404, None, {}
         if parts.path != "/rpc/Shelly.GetDeviceInfo" and not self._is_known(method):
             nonce = secrets.token_hex(8)
-            said = f'Digest qop="auth", realm="{REALM}", nonce="{nonce}", algorithm=SHA-256'
-            return 401, {"code": 401, "message": "unauthorized"}, {"WWW-Authenticate": said}
-        return self._shelly(parts.path.removeprefix("/rpc/"), query)
+            challenge = f'Digest qop="auth", realm="{REALM}", nonce="{nonce}", algorithm=SHA-256'
+            return 401, {"code": 401, "message": "unauthorized"}, {"WWW-Authenticate": challenge}
+        return self._answer_shelly(parts.path.removeprefix("/rpc/"), query)
 
     def _is_known(self, method: str) -> bool:
         if self.flaws.refuse:
             return False
         if not self.secret:
             return True
-        said = dict(_PAIR.findall(self.headers.get("Authorization") or ""))
-        if not {"nonce", "nc", "cnonce", "qop", "uri", "response"} <= set(said):
+        login = dict(_PAIR.findall(self.headers.get("Authorization") or ""))
+        if not {"nonce", "nc", "cnonce", "qop", "uri", "response"} <= set(login):
             return False
         first = _hash_text(f"{USER}:{REALM}:{self.secret}")
-        second = _hash_text(f"{method}:{said['uri']}")
-        right = _hash_text(f"{first}:{said['nonce']}:{said['nc']}:{said['cnonce']}:{said['qop']}:{second}")
-        return said["uri"] == self.path and secrets.compare_digest(said["response"], right)
+        second = _hash_text(f"{method}:{login['uri']}")
+        right = _hash_text(f"{first}:{login['nonce']}:{login['nc']}:{login['cnonce']}:{login['qop']}:{second}")
+        return login["uri"] == self.path and secrets.compare_digest(login["response"], right)
 
-    def _shelly(self, name: str, query: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
-        whole = self._components()
+    def _answer_shelly(self, name: str, query: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+        whole = self._list_components()
         if name == "Shelly.GetDeviceInfo":
             return 200, {"id": REALM, "model": "twin", "gen": 2, "auth_en": bool(self.secret)}, {}
         if name == "Shelly.GetStatus":
@@ -122,7 +122,7 @@ class _Handler(Handler):
             return (404, None, {}) if kind is None else (500, {"code": -105, "message": "no such component"}, {})
         return 200, found, {}
 
-    def _components(self) -> dict[str, Any]:
+    def _list_components(self) -> dict[str, Any]:
         watts, hours = round(self.panel.power_w(), 3), round(self.panel.energy_j() / 3600, 3)
         amps = round(watts / VOLTS, 3)
         if self.flaws.clamp:
@@ -141,7 +141,7 @@ class _Handler(Handler):
         }
         return {"switch:0": switch, "sys": {"uptime": 1000}}
 
-    def _tasmota(self, query: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+    def _answer_tasmota(self, query: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
         wrong = self.secret and (query.get("user"), query.get("password")) != (USER, self.secret)
         if wrong or self.flaws.refuse:
             return 401, {"WARNING": "Need user=<username>&password=<password>"}, {}
@@ -166,4 +166,4 @@ def _hash_text(text: str) -> str:
 
 
 if __name__ == "__main__":
-    run(serve, FLAWS)
+    run_server(serve, FLAWS)

@@ -57,13 +57,13 @@ class _Zone:
         os.fchmod(self._fd, mode)
         self._width = 1
 
-    def write(self, energy_uj: int) -> None:
-        """Replace the number in one write that never shortens the file: a reader never meets half of it."""
+    def write_energy(self, energy_uj: int) -> None:
+        """Replace the number in one write that never shortens the file: a reader never sees a part."""
         text = str(energy_uj)
         self._width = max(self._width, len(text))
         os.pwrite(self._fd, f"{text:<{self._width}}\n".encode(), 0)
 
-    def close(self) -> None:
+    def close_file(self) -> None:
         os.close(self._fd)
 
 
@@ -85,16 +85,16 @@ class PowercapServer:
         self._truth, self._now = truth, now
         self._flaws = flaws or PowercapFlaws()
         self._zones: dict[str, _Zone] = {}
-        self._caps: dict[int, float | None] = {}  # by package, as last passed on to the truth
+        self._caps: dict[int, float | None] = {}  # by package, as last written to the truth
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="twin-powercap", daemon=True)
+        self._thread = threading.Thread(target=self._run_updates, name="twin-powercap", daemon=True)
         if wrong := set(self._flaws.gain) - set(truth.points):
             bad = min(wrong)
             raise ConfigError(f"a gain is given for {bad!r}", where="powercap", next=suggest_name(bad, truth.points))
 
     def __enter__(self) -> Self:
-        self._build()
-        self.update()
+        self._build_tree()
+        self.update_files()
         self._thread.start()
         return self
 
@@ -103,48 +103,48 @@ class PowercapServer:
         if self._thread.is_alive():
             self._thread.join()
         for zone in self._zones.values():
-            zone.close()
+            zone.close_file()
 
-    def _build(self) -> None:
+    def _build_tree(self) -> None:
         control = self.root / "intel-rapl"
         control.mkdir(parents=True)
         (control / "enabled").write_text("1\n")
         node = self._truth.node
         for j in range(node.packages):
             package = control / f"intel-rapl:{j}"
-            self._add(package, f"cpu:{j}", f"package-{j}")
-            _constraints(package, node.cpu.max_w)
+            self._add_zone(package, f"cpu:{j}", f"package-{j}")
+            _write_constraints(package, node.cpu.max_w)
             self._caps[j] = self._read_cap(j)
-            self._add(package / f"intel-rapl:{j}:0", f"core:{j}", "core")
-            self._add(package / f"intel-rapl:{j}:1", f"dram:{j}", "dram")
-            _constraints(package / f"intel-rapl:{j}:1", node.dram.max_w)
+            self._add_zone(package / f"intel-rapl:{j}:0", f"core:{j}", "core")
+            self._add_zone(package / f"intel-rapl:{j}:1", f"dram:{j}", "dram")
+            _write_constraints(package / f"intel-rapl:{j}:1", node.dram.max_w)
         if node.psys:
-            self._add(control / f"intel-rapl:{node.packages}", "psys", "psys")
+            self._add_zone(control / f"intel-rapl:{node.packages}", "psys", "psys")
 
-    def _add(self, directory: Path, point: str, name: str) -> None:
+    def _add_zone(self, directory: Path, point: str, name: str) -> None:
         self._zones[point] = _Zone(directory, point, name, self._flaws.range_uj, 0o400 if self._flaws.refuse else 0o444)
         # The class directory lists every zone flat, by a link, as sysfs does.
         (self.root / directory.name).symlink_to(directory.relative_to(self.root))
 
-    def vanish(self, point: str) -> None:
+    def remove_energy(self, point: str) -> None:
         """Remove the energy file of a point, as when a driver is unloaded."""
         self._zones[point].path.unlink()
 
     def energy_uj(self, point: str, t_ns: int) -> int:
-        """Return what the file of a point shows for a time, in uJ, wrapped."""
+        """Return the counter of a point at a time, in uJ, wrapped."""
         joules = self._truth.energy(point, self._truth.start_ns, t_ns) * self._flaws.gain.get(point, 1.0)
         return (self._flaws.base_uj + int(joules * 1e6)) % (self._flaws.range_uj + 1)
 
-    def update(self) -> None:
-        """Take the caps that were written meanwhile, and write the energies of now."""
+    def update_files(self) -> None:
+        """Apply the caps that were written since the last update, and write the energies."""
         for package, known_w in self._caps.items():
-            with contextlib.suppress(OSError, ValueError):  # a file that is being written
+            with contextlib.suppress(OSError, ValueError):  # another process is writing the file
                 cap_w = self._read_cap(package)
                 if cap_w != known_w:
                     self._truth.set_cpu_cap(package, cap_w, self._now())
                     self._caps[package] = cap_w
         for point, zone in self._zones.items():
-            zone.write(self.energy_uj(point, self._now()))
+            zone.write_energy(self.energy_uj(point, self._now()))
 
     def _read_cap(self, package: int) -> float | None:
         """Return the lower of both limits of a package (W), None where they are off. Raises OSError, ValueError."""
@@ -154,17 +154,17 @@ class PowercapServer:
         limits = [int((folder / f"constraint_{n}_power_limit_uw").read_text()) / 1e6 for n in (0, 1)]
         return min((limit for limit in limits if limit > 0), default=None)
 
-    def _run(self) -> None:
+    def _run_updates(self) -> None:
         period_ns = round(self._flaws.period_s * NS)
         due = monotonic_ns()
         while True:
             due = max(due + period_ns, monotonic_ns())
             if self._stop.wait((due - monotonic_ns()) / NS):
                 return
-            self.update()
+            self.update_files()
 
 
-def _constraints(directory: Path, max_w: float) -> None:
+def _write_constraints(directory: Path, max_w: float) -> None:
     rows = ((0, "long_term", 1.0, 999_424), (1, "short_term", 1.2, 1_952))
     for number, name, factor, window_us in rows:
         limit = round(max_w * factor * 1e6)
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     with Truth(options.truth) as truth, PowercapServer(truth, options.root, PowercapFlaws(period_s=options.period_s)):
-        sys.stdin.read()  # its owner holds the other end: when that is gone, so is the server
+        sys.stdin.read()  # ends with its owner, who holds the other end
     return 0
 
 

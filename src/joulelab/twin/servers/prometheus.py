@@ -1,4 +1,4 @@
-"""Serve a twin's exporters in Prometheus' text format, and a real Prometheus that scrapes them where there is one."""
+"""Serve a twin's exporters in Prometheus' text format, and run Prometheus to scrape them if it is installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Unavailable
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
-from joulelab.twin.servers.server_process import Served, run
+from joulelab.twin.servers.server_process import Served, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXPORTERS = ("dcgm", "ipmi", "snmp", "node", "kepler", "scaphandre")
 USER, PASSWORD = "reader", "only for the twin"
-# Of that password, and of one that nobody has: what Prometheus' own file of users wants.
+# Hashes of that password and of an unknown one, for Prometheus' file of users.
 _HASH, _OTHER = (
     "$2b$04$abcdefghijklmnopqrstuu/u3wnSBSeuC21gS83rJjJ.aJbfIM/U2",
     "$2b$04$abcdefghijklmnopqrstuuWrongWrongWrongWrongWrongWrongW",
@@ -44,11 +44,11 @@ _READY_S = 11.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusFlaws(PanelFlaws):
-    """Describe the exporters and the server: seconds between scrapes, and whether a log-in is asked for."""
+    """Describe the exporters and the server: seconds between scrapes, and whether a login is required."""
 
     scrape_s: float = 1.0
     login: bool = False
-    child: bool = True  # false: exporters alone
+    child: bool = True  # false: no Prometheus, exporters only
 
 
 FLAWS = PrometheusFlaws()
@@ -56,17 +56,17 @@ FLAWS = PrometheusFlaws()
 
 @contextlib.contextmanager
 def serve(truth: Truth, directory: Path, flaws: PrometheusFlaws, port: int = 0) -> Iterator[Served]:
-    """Serve until the block ends; `port` is Prometheus', or the exporters' where there is none."""
+    """Serve until the block ends; `port` is Prometheus', or the exporters' without Prometheus."""
     program = shutil.which("prometheus") if flaws.child else None
     exporters = _Exporters(truth, flaws)
     with contextlib.ExitStack() as stack:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0 if program else port), _handler(exporters))
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0 if program else port), _make_handler(exporters))
         stack.callback(server.server_close)
         exported = f"http://127.0.0.1:{server.server_address[1]}"
         child = None
         if program:
-            port = port or _free_port()
-            child = stack.enter_context(_prometheus(program, directory, flaws, port, str(server.server_address[1])))
+            port = port or _find_free_port()
+            child = stack.enter_context(_run_prometheus(program, directory, flaws, port, str(server.server_address[1])))
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="exporters")
         thread.start()
         stack.callback(thread.join)
@@ -74,7 +74,7 @@ def serve(truth: Truth, directory: Path, flaws: PrometheusFlaws, port: int = 0) 
         if child is None:
             yield Served({}, {"exporters": server.server_address[1]}, facts={"exporters": exported})
             return
-        _wait(child, port, flaws)
+        _wait_for_scrape(child, port, flaws)
         facts = {"exporters": exported, "child": child.pid}
         yield Served({"prom": _make_entry(directory, flaws, port)}, {"prometheus": port}, facts=facts)
 
@@ -91,12 +91,12 @@ def _make_entry(directory: Path, flaws: PrometheusFlaws, port: int) -> dict[str,
 
 
 def _refine_flaws(flaws: PrometheusFlaws, family: str) -> PrometheusFlaws:
-    """Return the flaws with the resolution that sensors on the board have."""
+    """Return the flaws with the resolution of sensors on the board."""
     return replace(flaws, quantum_w=0.001, quantum_j=0.001) if family in ("gpu", "cpu", "dram") else flaws
 
 
 class _Exporters:
-    """Write what each exporter would show now."""
+    """Write the current page of each exporter."""
 
     def __init__(self, truth: Truth, flaws: PrometheusFlaws) -> None:
         self.truth, self.flaws = truth, flaws
@@ -109,13 +109,20 @@ class _Exporters:
         self._pages = dict(
             zip(
                 EXPORTERS,
-                (self._dcgm, self._ipmi, self._snmp, self._node, self._kepler, self._scaphandre),
+                (
+                    self._list_dcgm,
+                    self._list_ipmi,
+                    self._list_snmp,
+                    self._list_node,
+                    self._list_kepler,
+                    self._list_scaphandre,
+                ),
                 strict=True,
             )
         )
         self._random = random.Random(truth.node.seed)  # noqa: S311 noise
 
-    def page(self, exporter: str) -> bytes:
+    def write_page(self, exporter: str) -> bytes:
         """Return an exporter's page; each line is a metric, its labels and its value."""
         if self.front.is_garbled():
             return self._random.randbytes(300)
@@ -126,65 +133,65 @@ class _Exporters:
         kinds = {name: "counter" if "joules" in name or "energy" in name.lower() else "gauge" for name in lines}
         return "".join(f"# TYPE {n} {kinds[n]}\n" + "\n".join(rows) + "\n" for n, rows in lines.items()).encode()
 
-    def _of(self, family: str) -> list[tuple[str, Panel]]:
+    def _list_panels(self, family: str) -> list[tuple[str, Panel]]:
         found = [(point.partition(":")[2], panel) for point, panel in self._panels.items()]
         return [(n, panel) for (n, panel) in found if panel.point == f"{family}:{n}"]
 
-    def _dcgm(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
-        for number, panel in self._of("gpu"):
+    def _list_dcgm(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
+        for number, panel in self._list_panels("gpu"):
             labels = {"gpu": number, "UUID": self.truth.uuid(int(number)), "device": f"nvidia{number}"}
             labels |= {"modelName": self.truth.node.gpus[int(number)].name, "Hostname": "twin"}
             yield "DCGM_FI_DEV_POWER_USAGE", labels, panel.power_w(now)
             yield "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", labels, round(panel.energy_j(now) * 1000)
 
-    def _ipmi(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
+    def _list_ipmi(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
         watts = self.front.power_w(now)
         yield "ipmi_dcmi_power_consumption_watts", {}, watts
         yield "ipmi_power_watts", {"id": "77", "name": "Pwr Consumption"}, watts
 
-    def _snmp(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
-        for number, panel in self._of("outlet"):
+    def _list_snmp(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
+        for number, panel in self._list_panels("outlet"):
             labels = {"st4UnitIndex": "1", "st4InputCordIndex": "1", "st4OutletIndex": number}
             yield "st4OutletActivePower", labels, round(panel.power_w(now))
             yield "st4OutletEnergy", labels, round(panel.energy_j(now) / 3600)
         yield "rPDU2DeviceStatusPower", {"rPDU2DeviceStatusIndex": "1"}, round(self.front.power_w(now) / 10)
 
-    def _node(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
+    def _list_node(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
         for family, name in (("cpu", "package"), ("dram", "dram")):
-            for number, panel in self._of(family):
+            for number, panel in self._list_panels(family):
                 labels = {"index": number, "path": f"/sys/class/powercap/intel-rapl:{number}"}
                 yield f"node_rapl_{name}_joules_total", labels, panel.energy_j(now)
 
-    def _kepler(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
+    def _list_kepler(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
         for family, zone in (("cpu", "package"), ("dram", "dram")):
-            panels = [panel for _, panel in self._of(family)]
+            panels = [panel for _, panel in self._list_panels(family)]
             labels = {"zone": zone, "node_name": "twin"}
             yield "kepler_node_cpu_joules_total", labels, sum(p.energy_j(now) for p in panels)
             yield "kepler_node_cpu_watts", labels, sum(p.power_w(now) for p in panels)
         yield "kepler_platform_watts", {"source": "redfish", "node_name": "twin"}, self.front.power_w(now)
 
-    def _scaphandre(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
-        panels = [panel for family in ("cpu", "dram") for _, panel in self._of(family)]
+    def _list_scaphandre(self, now: int) -> Iterator[tuple[str, dict[str, str], float]]:
+        panels = [panel for family in ("cpu", "dram") for _, panel in self._list_panels(family)]
         yield "scaph_host_power_microwatts", {}, round(sum(p.power_w(now) for p in panels) * 1e6)
         yield "scaph_host_energy_microjoules", {}, round(sum(p.energy_j(now) for p in panels) * 1e6)
 
 
-def _handler(exporters: _Exporters) -> type[http.server.BaseHTTPRequestHandler]:
+def _make_handler(exporters: _Exporters) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             name = self.path.strip("/").removesuffix("metrics").strip("/")
             if exporters.flaws.latency_s:
                 time.sleep(exporters.flaws.latency_s)
             if exporters.front.is_silent():
-                return  # and the connection closes
+                return  # which closes the connection
             if name not in EXPORTERS:
-                self._send(404, f"exporters: {', '.join(f'/{e}/metrics' for e in EXPORTERS)}\n".encode())
+                self._send_page(404, f"exporters: {', '.join(f'/{e}/metrics' for e in EXPORTERS)}\n".encode())
             elif exporters.flaws.refuse:
-                self._send(401, b"")
+                self._send_page(401, b"")
             else:
-                self._send(200, exporters.page(name))
+                self._send_page(200, exporters.write_page(name))
 
-        def _send(self, status: int, body: bytes) -> None:
+        def _send_page(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
@@ -198,10 +205,10 @@ def _handler(exporters: _Exporters) -> type[http.server.BaseHTTPRequestHandler]:
 
 
 @contextlib.contextmanager
-def _prometheus(
+def _run_prometheus(
     program: str, directory: Path, flaws: PrometheusFlaws, port: int, exporters: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run Prometheus; it dies with this process, however that ends."""
+    """Run Prometheus; the kernel kills it when this process ends."""
     directory.mkdir(parents=True, exist_ok=True)
     config, users = directory / "prometheus.yml", directory / "web.yml"
     jobs = "".join(
@@ -222,7 +229,7 @@ def _prometheus(
         words.append(f"--web.config.file={users}")
     with (directory / "prometheus.log").open("wb") as log:
         child = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_make_death_request(os.getpid()),  # noqa: PLW1509
             env=os.environ | {"GOMAXPROCS": "1"},
         )  # fmt: skip
     try:
@@ -232,19 +239,19 @@ def _prometheus(
         child.wait()
 
 
-def _die_with(owner: int) -> Any:
+def _make_death_request(owner: int) -> Any:
     libc = ctypes.CDLL(None)
 
-    def ask() -> None:
+    def request_signal() -> None:
         libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != owner:
             os._exit(1)
 
-    return ask
+    return request_signal
 
 
-def _wait(child: subprocess.Popen[bytes], port: int, flaws: PrometheusFlaws) -> None:
-    """Wait until it has scraped once; a log-in that is refused cannot be waited for."""
+def _wait_for_scrape(child: subprocess.Popen[bytes], port: int, flaws: PrometheusFlaws) -> None:
+    """Wait for the first scrape; with `refuse`, for the refused login. Raises Unavailable."""
     until = monotonic_ns() + round(_READY_S * NS)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     url = f"http://127.0.0.1:{port}/api/v1/query?query=ipmi_dcmi_power_consumption_watts"
@@ -268,11 +275,11 @@ def _wait(child: subprocess.Popen[bytes], port: int, flaws: PrometheusFlaws) -> 
         raise Unavailable("prometheus did not scrape in time", why=f"{_READY_S:g} s", next="see prometheus.log")
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":
-    run(serve, FLAWS)
+    run_server(serve, FLAWS)

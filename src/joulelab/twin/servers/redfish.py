@@ -16,9 +16,9 @@ from urllib.parse import unquote
 
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import MissingDependency
-from joulelab.twin.servers._http import Handler, listening
+from joulelab.twin.servers._http import FlawedHandler, serve_handler
 from joulelab.twin.servers._redfish_trees import ROOT, SESSIONS, RedfishFlaws, RedfishReadings, build_tree
-from joulelab.twin.servers.server_process import Served, run
+from joulelab.twin.servers.server_process import Served, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,15 +32,16 @@ FLAWS = RedfishFlaws()
 
 @contextlib.contextmanager
 def serve(truth: Truth, directory: Path, flaws: RedfishFlaws, port: int) -> Iterator[Served]:
-    """Serve the BMC; the entry pins its certificate, which lasts as long as the directory does."""
+    """Serve the BMC; the entry pins its certificate, which is a file of the directory, made once."""
     password = _keep_file(directory / "password", lambda: secrets.token_urlsafe(12).encode(), 0o600).decode()
     shown = RedfishReadings(truth, flaws)
     service = RedfishService(shown, password)
-    certificate = _find_certificate(directory)
+    certificate = directory / "bmc.pem"
+    _keep_file(certificate, _make_certificate, 0o600)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    handler = type("RedfishHandler", (_Handler,), {"panel": shown.panels["node.ac"], "service": service})
-    with listening(handler, port, context) as at:
+    handler = type("RedfishHandler", (_RedfishHandler,), {"panel": shown.panels["node.ac"], "service": service})
+    with serve_handler(handler, port, context) as at:
         entry = {
             "meter": "redfish",
             "address": f"127.0.0.1:{at}",
@@ -55,7 +56,7 @@ def serve(truth: Truth, directory: Path, flaws: RedfishFlaws, port: int) -> Iter
 
 
 class RedfishService:
-    """Hold the sessions and the tree; know who may read."""
+    """Hold the sessions and the tree; check credentials."""
 
     def __init__(self, shown: RedfishReadings, password: str) -> None:
         self._shown = shown
@@ -65,7 +66,7 @@ class RedfishService:
         self._count = 0
 
     def is_known(self, token: str | None, basic: str | None) -> bool:
-        """Return whether a session's token or basic credentials are right now."""
+        """Return whether a session's token or basic credentials are valid now."""
         if self._shown.flaws.refuse:
             return False
         if token is not None:
@@ -77,13 +78,13 @@ class RedfishService:
             user, _, password = base64.b64decode(basic[6:]).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             return False
-        return self._is_right(user, password)
+        return self._is_login_right(user, password)
 
     def log_in(self, body: bytes) -> tuple[int, Any, dict[str, str]]:
         """Open a session."""
         try:
-            said = json.loads(body)
-            right = self._is_right(said["UserName"], said["Password"])
+            login = json.loads(body)
+            right = self._is_login_right(login["UserName"], login["Password"])
         except (ValueError, KeyError, TypeError):
             return 400, _make_error("MalformedJSON"), {}
         if not right or self._shown.flaws.refuse:
@@ -100,8 +101,8 @@ class RedfishService:
             del self._sessions[token]
         return (204, None, {}) if ended else (404, _make_error("ResourceMissingAtURI"), {})
 
-    def get(self, path: str, query: str) -> tuple[int, Any, dict[str, str]]:
-        """Return a resource, its members in place of their links where the query asks for them."""
+    def get_resource(self, path: str, query: str) -> tuple[int, Any, dict[str, str]]:
+        """Return a resource; with `$expand` the members replace their links."""
         if path == SESSIONS:
             return 200, {"Members": [{"@odata.id": place} for place, _ in self._sessions.values()]}, {}
         whole = f"{path}?{query}"
@@ -113,20 +114,20 @@ class RedfishService:
             found = found | {"Members": [self._tree[row["@odata.id"]]() for row in found["Members"]]}
         return 200, found, {}
 
-    def _is_right(self, user: str, password: str) -> bool:
+    def _is_login_right(self, user: str, password: str) -> bool:
         return user == USER and secrets.compare_digest(password.encode(), self._password.encode())
 
 
-class _Handler(Handler):
+class _RedfishHandler(FlawedHandler):
     service: RedfishService
 
-    def respond(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
+    def make_response(self, method: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
         path, _, query = unquote(self.path).partition("?")
         path = path.rstrip("/") or "/"
         if method == "POST" and path == SESSIONS:
             return self.service.log_in(body)
         if method == "GET" and path in (ROOT, "/redfish"):
-            return self.service.get(ROOT, query)
+            return self.service.get_resource(ROOT, query)
         if not self.service.is_known(self.headers.get("X-Auth-Token"), self.headers.get("Authorization")):
             return 401, _make_error("NoValidSession"), {}
         flaws = self.panel.flaws
@@ -135,7 +136,9 @@ class _Handler(Handler):
             return 500, _make_error("InternalError"), {}
         if method == "DELETE":
             return self.service.log_out(path)
-        return self.service.get(path, query) if method == "GET" else (405, _make_error("ActionNotSupported"), {})
+        return (
+            self.service.get_resource(path, query) if method == "GET" else (405, _make_error("ActionNotSupported"), {})
+        )
 
 
 def make_fingerprint(certificate: Path) -> str:
@@ -145,14 +148,8 @@ def make_fingerprint(certificate: Path) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin:].strip())).hexdigest()
 
 
-def _find_certificate(directory: Path) -> Path:
-    """Return a file with a key and a certificate for loopback, signed by itself; made once."""
-    path = directory / "bmc.pem"
-    _keep_file(path, _make_certificate, 0o600)
-    return path
-
-
 def _make_certificate() -> bytes:
+    """Return a key and a self-signed certificate for loopback, in PEM. Raises MissingDependency."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -183,7 +180,7 @@ def _make_certificate() -> bytes:
 
 
 def _keep_file(path: Path, make: Any, mode: int) -> bytes:
-    """Return what a file holds; make it, for its owner alone, where it is not there."""
+    """Return the content of a file; create it with `mode` if it is missing."""
     if not path.exists():
         path.touch(mode=mode)
         path.write_bytes(make())
@@ -195,4 +192,4 @@ def _make_error(code: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(serve, FLAWS)
+    run_server(serve, FLAWS)

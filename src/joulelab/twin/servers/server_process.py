@@ -1,8 +1,8 @@
-"""Run a twin's server as a process of its own: the order on standard input, what it serves on standard output.
+"""Run a twin's server as a process of its own: order on standard input, answer on standard output.
 
 A server module has `FLAWS` (its class of flaws, `PanelFlaws` or one with more fields) and a function
-`serve(truth, directory, flaws, port)` that is a context manager and gives a `Served`. `python -m MODULE` runs it with
-`run(...)` from here; a test may use `serve` in a thread of its own, or kill the process and start it again.
+`serve(truth, directory, flaws, port)`, a context manager that yields a `Served`. `python -m MODULE` runs it with
+`run_server(...)` from here; a test may use `serve` in a thread of its own, or kill the process and start it again.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 PACKAGE = "joulelab.twin.servers"
 START_S = 15.0
 STOP_S = 5.0
-LOG = "server.log"  # in the server's directory: what it says on standard error
-# Which of our extras brings the libraries of a server and of the meter that reads it.
+LOG = "server.log"  # standard error of the server, in its directory
+# The extra with the libraries of a server and of the meter that reads it.
 _EXTRAS = {"analyzer": "analyzer", "bmc": "ipmi", "modbus": "modbus", "pdu": "snmp", "plug": "mqtt"}
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Tell what is served: entries for the `[meters]` table of a joulelab.toml, ports, and what else is of use.
+    """Describe a server: entries for the `[meters]` table of a joulelab.toml, ports, and other facts.
 
-    `environment` is what to export so that programs find it; credentials go there or into files of the directory.
+    `environment` is to be exported so that programs find it; credentials are there or in files of the directory.
     """
 
     entries: Mapping[str, Mapping[str, Any]]
@@ -50,8 +50,8 @@ class Served:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run(serve: Callable[..., AbstractContextManager[Served]], flaws: PanelFlaws) -> None:
-    """Serve as the JSON line on standard input orders until that ends: its owner holds the other end."""
+def run_server(serve: Callable[..., AbstractContextManager[Served]], flaws: PanelFlaws) -> None:
+    """Serve by the order (a line of JSON) on standard input until the input ends; its owner holds the other end."""
     order = json.loads(sys.stdin.readline())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
@@ -65,12 +65,12 @@ def run(serve: Callable[..., AbstractContextManager[Served]], flaws: PanelFlaws)
             sys.stdin.read()
     except JoulelabError as error:
         kind = "missing" if isinstance(error, MissingDependency) else "failed"
-        said = {"what": error.what, "why": error.why, "next": error.next}
-        print(json.dumps({kind: said}), flush=True)  # noqa: T201
+        fields = {"what": error.what, "why": error.why, "next": error.next}
+        print(json.dumps({kind: fields}), flush=True)  # noqa: T201
 
 
-def outside(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the twins in it: their libraries are left out, all others stay on the path."""
+def strip_twin(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without twins: their libraries are removed from the path, others stay."""
     environ = {key: value for key, value in inherited.items() if key != "JOULELAB_TWIN"}
     folders = environ.pop("LD_LIBRARY_PATH", "").split(":")
     if kept := ":".join(folder for folder in folders if not _is_of_twin(folder)):
@@ -79,15 +79,15 @@ def outside(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_of_twin(folder: str) -> bool:
-    """Return whether a folder of libraries is one that a twin made: its truth lies beside it."""
+    """Return whether a folder of libraries belongs to a twin: the truth file is beside it."""
     return bool(folder) and (Path(folder).parent / "truth").is_file()
 
 
 class ServerProcess:
     """Start a server module by name (`pdu`), and stop it by its pid at the end of the block.
 
-    `served` is what it serves, `log` the file with what it says on standard error. `kill()` and `start()` make it die
-    and return, on the same port.
+    `served` describes the server, `log` is the file with its standard error. `kill()` and `start()` restart it on the
+    same port.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the process, None where it does not run."""
+        """Return the id of the process, None if it does not run."""
         return None if self._process is None else self._process.pid
 
-    def begin(self) -> None:
+    def start_process(self) -> None:
         """Start the process without waiting for it."""
         words = [sys.executable, "-m", f"{PACKAGE}.{self.name}"]
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=outside(os.environ),
+                env=strip_twin(os.environ),
                 start_new_session=True,
             )
         assert self._process.stdin is not None
@@ -130,26 +130,26 @@ class ServerProcess:
             self._process.stdin.write(json.dumps(self._order) + "\n")
             self._process.stdin.flush()
 
-    def wait(self) -> None:
-        """Wait until it serves; raise MissingDependency where it says so, Unavailable where it does not come up."""
+    def wait_until_served(self) -> None:
+        """Wait until it serves. Raises MissingDependency, and Unavailable if it does not start."""
         assert self._process is not None
-        answer = self._answer()
+        answer = self._read_answer()
         if "served" not in answer:
             self.stop()
-            answer = answer or self._diagnosed()
-            said = answer.get("missing") or answer["failed"]
+            answer = answer or self._diagnose_failure()
+            fields = answer.get("missing") or answer["failed"]
             kind = MissingDependency if "missing" in answer else Unavailable
-            raise kind(said["what"], where=f"twin {self.name}", why=said["why"], next=said["next"])
+            raise kind(fields["what"], where=f"twin {self.name}", why=fields["why"], next=fields["next"])
         self.served = Served(**answer["served"])
         if not self._order["port"] and len(set(self.served.ports.values())) == 1:
-            self._order["port"] = next(iter(self.served.ports.values()))  # it returns where it was
+            self._order["port"] = next(iter(self.served.ports.values()))  # for a restart on the same port
 
     def start(self) -> None:
         """Start it and wait until it serves."""
-        self.begin()
-        self.wait()
+        self.start_process()
+        self.wait_until_served()
 
-    def _answer(self) -> dict[str, Any]:
+    def _read_answer(self) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdout is not None
         until = monotonic_ns() + round(START_S * NS)
@@ -161,8 +161,8 @@ class ServerProcess:
             return {}
         return answer if isinstance(answer, dict) else {}
 
-    def _diagnosed(self) -> dict[str, Any]:
-        """Return why it said nothing, as it would have said it: the error that its log ends with."""
+    def _diagnose_failure(self) -> dict[str, Any]:
+        """Return the reason of a missing answer in the form of an answer: the last error in the log."""
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|NotFound)\b", line)]
         why = (errors or lines or [f"no answer within {START_S:.0f} s, and no word why"])[-1]
@@ -181,7 +181,7 @@ class ServerProcess:
         self.stop()
 
     def stop(self) -> None:
-        """End it by the end of its input; kill it where it does not heed that."""
+        """End it by closing its input; kill it if it does not end in time."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -187,7 +187,7 @@ class _ModbusDevice:
         return [SimDevice(unit, simdata=data, action=self._make_action(unit)) for unit in self.units]
 
     def _make_action(self, unit: int) -> Callable[..., Any]:
-        async def answer(
+        async def answer_request(
             function: int, start: int, address: int, count: int, registers: list[int], new: list[Any] | None
         ) -> Any:
             from pymodbus.constants import ExcCodes
@@ -198,7 +198,7 @@ class _ModbusDevice:
             registers[address - start : address - start + count] = [self._words[place] for place in places]
             return None
 
-        return answer
+        return answer_request
 
     def pass_frame(self, _sending: bool, data: bytes) -> bytes:
         """Return every frame unchanged."""

@@ -81,11 +81,6 @@ def is_word(token: str, mnemonic: str) -> bool:
     return token.startswith(short) and mnemonic.upper().startswith(token)
 
 
-def make_header(pattern: str, number: int) -> str:
-    """Return a header as in answers."""
-    return ":" + pattern.replace("[:", ":").replace("[", "").replace("]", "").replace("<x>", str(number)).upper()
-
-
 def _list_forms(pattern: str) -> list[tuple[tuple[str, bool], ...]]:
     nodes = [(name, bool(x), bool(optional)) for optional, name, x, _ in _NODE.findall(pattern)]
     choices = [((), ((name, x),)) if optional else (((name, x),),) for name, x, optional in nodes]
@@ -424,7 +419,8 @@ class Instrument:
             value = format_digits(float(value), 5)
         if self._get_setting("COMMunicate:HEADer") == "0":
             return value
-        return f"{make_header(pattern, number)} {value}"
+        header = pattern.replace("[:", ":").replace("[", "").replace("]", "").replace("<x>", str(number)).upper()
+        return f":{header} {value}"
 
     def _get_setting(self, pattern: str, number: int = 1) -> str:
         return self._set.get((pattern, number), SETTINGS[pattern][1])

@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.model import COOLING_S
 from joulelab.twin.readings import Panel
-from joulelab.twin.servers.server_process import Served, run_server
+from joulelab.twin.servers.server_process import Served, keep_file, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -63,31 +63,22 @@ class BmcSensor:
 
     def make_record(self, record_id: int) -> bytes:
         """Return the sensor's SDR."""
-        kind = COMPACT if self.read is None else FULL
-        body = self._make_compact_body() if self.read is None else self._make_full_body()
+        if self.read is None:
+            kind, reading_type = COMPACT, SENSOR_SPECIFIC
+            units, sharing = bytes([0xC0, 0, 0]), bytes([1, 0])  # no analog reading
+            details = units + sharing + bytes(6)
+        else:
+            kind, reading_type = FULL, THRESHOLD
+            m, b, form = self.m & 0x3FF, self.b & 0x3FF, 0x80 if self.signed else 0x00
+            factors = bytes([form, self.unit, 0, 0, m & 0xFF, m >> 8 << 6, b & 0xFF, b >> 8 << 6, 0])
+            exponents = bytes([(self.r_exp & 0xF) << 4 | self.b_exp & 0xF])
+            lowest, highest = (0x80, 0x7F) if self.signed else (0x00, 0xFF)
+            limits = bytes([0, 0, 0, 0, highest, lowest])  # no nominal or normal values; maximum, minimum
+            details = factors + exponents + limits + bytes(11)
+        head = bytes([0x20, 0, self.number, *self.entity, 0x7F, 0x68, self.type, reading_type]) + bytes(6)
+        name = self.name.encode("ascii")[:16]
+        body = head + details + bytes([0xC0 | len(name)]) + name
         return struct.pack("<HBBB", record_id, SDR_VERSION, kind, len(body)) + body
-
-    def _make_head(self, reading_type: int) -> bytes:
-        key = bytes([0x20, 0, self.number, *self.entity])
-        return key + bytes([0x7F, 0x68, self.type, reading_type]) + bytes(6)
-
-    def _encode_name(self) -> bytes:
-        text = self.name.encode("ascii")[:16]
-        return bytes([0xC0 | len(text)]) + text
-
-    def _make_full_body(self) -> bytes:
-        m, b = self.m & 0x3FF, self.b & 0x3FF
-        form = 0x80 if self.signed else 0x00
-        factors = bytes([form, self.unit, 0, 0, m & 0xFF, m >> 8 << 6, b & 0xFF, b >> 8 << 6, 0])
-        exponents = bytes([(self.r_exp & 0xF) << 4 | self.b_exp & 0xF])
-        lowest, highest = (0x80, 0x7F) if self.signed else (0x00, 0xFF)
-        limits = bytes([0, 0, 0, 0, highest, lowest])  # no nominal or normal values; maximum, minimum
-        return self._make_head(THRESHOLD) + factors + exponents + limits + bytes(11) + self._encode_name()
-
-    def _make_compact_body(self) -> bytes:
-        units = bytes([0xC0, 0, 0])  # no analog reading
-        sharing = bytes([1, 0])
-        return self._make_head(SENSOR_SPECIFIC) + units + sharing + bytes(6) + self._encode_name()
 
 
 class SensorRepository:
@@ -336,10 +327,7 @@ def _choose_step(reach_w: float) -> int:
 def serve(truth: Truth, directory: Path, flaws: BmcFlaws, port: int) -> Iterator[Served]:
     """Serve on a UDP port of loopback (0: a free one); the password is in a file of the directory, made once."""
     path = directory / "password"
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_hex(8))
-    answers = Bmc(truth, flaws, path.read_text().strip().encode())
+    answers = Bmc(truth, flaws, keep_file(path, lambda: secrets.token_hex(8).encode()).strip())
     with serve_answers(answers, port, flaws.suites) as at:
         entry: dict[str, Any] = {"meter": "ipmi", "address": f"127.0.0.1:{at}", "user": USER}
         entry |= {"password": {"file": str(path.absolute())}, "period_s": 1.0}

@@ -222,11 +222,8 @@ class Device:
         silent_unit = not self.flaws.gateway and data[6] != self.flaws.unit_id
         if silent_unit or self._whole.is_silent():
             return b""
-        if self._whole.is_garbled():
-            return self._spoil_frame(data)
-        return data
-
-    def _spoil_frame(self, data: bytes) -> bytes:
+        if not self._whole.is_garbled():
+            return data
         if self.flaws.garble == "noise":
             return self._random.randbytes(self._random.randrange(1, 60))
         at = self._random.randrange(len(data))

@@ -31,7 +31,7 @@ from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
 from joulelab.twin.servers import _pdu_relay
 from joulelab.twin.servers._pdu_trees import MAKERS, PduBench
-from joulelab.twin.servers.server_process import Served, run_server
+from joulelab.twin.servers.server_process import Served, keep_file, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -281,12 +281,8 @@ def _make_entry(
 
 def make_credentials(directory: Path) -> dict[str, str]:
     """Return the credentials of this device: created once, then read from its directory."""
-    path = directory / "credentials.json"
-    if not path.exists():
-        path.touch(mode=0o600)
-        made = {key: secrets.token_hex(12) for key in _SECRETS}
-        path.write_text(json.dumps(made | {"engine": "80001f8804" + secrets.token_hex(8)}))
-    known: dict[str, str] = json.loads(path.read_text())
+    made = {key: secrets.token_hex(12) for key in _SECRETS} | {"engine": "80001f8804" + secrets.token_hex(8)}
+    known: dict[str, str] = json.loads(keep_file(directory / "credentials.json", json.dumps(made).encode))
     return known
 
 

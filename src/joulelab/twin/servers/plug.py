@@ -20,7 +20,7 @@ from joulelab.core.clock import NS, read_utc_ns
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
 from joulelab.twin.servers._http import FlawedHandler, serve_handler
-from joulelab.twin.servers.server_process import Served, run_server
+from joulelab.twin.servers.server_process import Served, keep_file, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,10 +52,8 @@ FLAWS = PlugFlaws()
 def serve(truth: Truth, directory: Path, flaws: PlugFlaws, port: int) -> Iterator[Served]:
     """Serve the plug at the node's AC side."""
     file = directory / "password"
-    if not file.exists():
-        file.touch(mode=0o600)
-        file.write_text(secrets.token_urlsafe(9))
-    secret = file.read_text() if flaws.password else ""
+    password = keep_file(file, lambda: secrets.token_urlsafe(9).encode()).decode()
+    secret = password if flaws.password else ""
     panel = Panel(truth, "node.ac", flaws, number=700)
     handler = type("PlugHandler", (_PlugHandler,), {"panel": panel, "flaws": flaws, "secret": secret})
     with serve_handler(handler, port) as at:

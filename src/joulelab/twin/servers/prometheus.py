@@ -90,36 +90,27 @@ def _make_entry(directory: Path, flaws: PrometheusFlaws, port: int) -> dict[str,
     return entry
 
 
-def _refine_flaws(flaws: PrometheusFlaws, family: str) -> PrometheusFlaws:
-    """Return the flaws with the resolution of sensors on the board."""
-    return replace(flaws, quantum_w=0.001, quantum_j=0.001) if family in ("gpu", "cpu", "dram") else flaws
-
-
 class _Exporters:
     """Write the current page of each exporter."""
 
     def __init__(self, truth: Truth, flaws: PrometheusFlaws) -> None:
         self.truth, self.flaws = truth, flaws
+        board = replace(flaws, quantum_w=0.001, quantum_j=0.001)  # the resolution of sensors on the board
+        resolved = {"gpu": board, "cpu": board, "dram": board, "node.ac": flaws, "outlet": flaws}
         self._panels = {
-            point: Panel(truth, point, _refine_flaws(flaws, point.split(":")[0]), number=60 + n)
+            point: Panel(truth, point, resolved[family], number=60 + n)
             for n, point in enumerate(truth.points)
-            if point.split(":")[0] in ("gpu", "cpu", "dram", "node.ac", "outlet")
+            if (family := point.split(":")[0]) in resolved
         }
         self.front = self._panels["node.ac"]
-        self._pages = dict(
-            zip(
-                EXPORTERS,
-                (
-                    self._list_dcgm,
-                    self._list_ipmi,
-                    self._list_snmp,
-                    self._list_node,
-                    self._list_kepler,
-                    self._list_scaphandre,
-                ),
-                strict=True,
-            )
-        )
+        self._pages = {
+            "dcgm": self._list_dcgm,
+            "ipmi": self._list_ipmi,
+            "snmp": self._list_snmp,
+            "node": self._list_node,
+            "kepler": self._list_kepler,
+            "scaphandre": self._list_scaphandre,
+        }
         self._random = random.Random(truth.node.seed)  # noqa: S311 noise
 
     def write_page(self, exporter: str) -> bytes:

@@ -18,7 +18,7 @@ from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.twin.servers._http import FlawedHandler, serve_handler
 from joulelab.twin.servers._redfish_trees import ROOT, SESSIONS, RedfishFlaws, RedfishReadings, build_tree
-from joulelab.twin.servers.server_process import Served, run_server
+from joulelab.twin.servers.server_process import Served, keep_file, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +33,11 @@ FLAWS = RedfishFlaws()
 @contextlib.contextmanager
 def serve(truth: Truth, directory: Path, flaws: RedfishFlaws, port: int) -> Iterator[Served]:
     """Serve the BMC; the entry pins its certificate, which is a file of the directory, made once."""
-    password = _keep_file(directory / "password", lambda: secrets.token_urlsafe(12).encode(), 0o600).decode()
+    password = keep_file(directory / "password", lambda: secrets.token_urlsafe(12).encode()).decode()
     shown = RedfishReadings(truth, flaws)
     service = RedfishService(shown, password)
     certificate = directory / "bmc.pem"
-    _keep_file(certificate, _make_certificate, 0o600)
+    keep_file(certificate, _make_certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     handler = type("RedfishHandler", (_RedfishHandler,), {"panel": shown.panels["node.ac"], "service": service})
@@ -177,14 +177,6 @@ def _make_certificate() -> bytes:
     plain = serialization.NoEncryption()
     secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
     return secret + made.public_bytes(serialization.Encoding.PEM)
-
-
-def _keep_file(path: Path, make: Any, mode: int) -> bytes:
-    """Return the content of a file; create it with `mode` if it is missing."""
-    if not path.exists():
-        path.touch(mode=mode)
-        path.write_bytes(make())
-    return path.read_bytes()
 
 
 def _make_error(code: str) -> dict[str, Any]:

@@ -69,18 +69,23 @@ def run_server(serve: Callable[..., AbstractContextManager[Served]], flaws: Pane
         print(json.dumps({kind: fields}), flush=True)  # noqa: T201
 
 
+def keep_file(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Return the content of a file of secrets; create it for its owner alone if it is missing."""
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_bytes(make())
+    return path.read_bytes()
+
+
 def strip_twin(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without twins: their libraries are removed from the path, others stay."""
     environ = {key: value for key, value in inherited.items() if key != "JOULELAB_TWIN"}
     folders = environ.pop("LD_LIBRARY_PATH", "").split(":")
-    if kept := ":".join(folder for folder in folders if not _is_of_twin(folder)):
-        environ["LD_LIBRARY_PATH"] = kept
+    # A folder of a twin has the truth file beside it.
+    others = [folder for folder in folders if not (folder and (Path(folder).parent / "truth").is_file())]
+    if path := ":".join(others):
+        environ["LD_LIBRARY_PATH"] = path
     return environ
-
-
-def _is_of_twin(folder: str) -> bool:
-    """Return whether a folder of libraries belongs to a twin: the truth file is beside it."""
-    return bool(folder) and (Path(folder).parent / "truth").is_file()
 
 
 class ServerProcess:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from joulelab.core.errors import ConfigError
+from joulelab.workloads.commands import split_command
 from joulelab.workloads.data import load, xray
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FIRST = dt.datetime(2018, 3, 1, tzinfo=dt.UTC)
 LAST = dt.datetime(2018, 4, 16, tzinfo=dt.UTC)
@@ -28,7 +27,7 @@ def write_country(file: Path, minutes: int, left_out: tuple[str, ...] = (), **lo
         if f"{at:%Y-%m-%d %H}" not in left_out:
             rows.append(f"{stamp},{at + step},{loads.get(f'at_{at:%d%H%M}', 1000 + at.hour + at.minute)}")
         at += step
-    file.write_text("\n".join(rows) + "\n")
+    file.write_text("\n".join(rows) + "\n \n\n")  # blank lines at the end are no readings
 
 
 def test_quarters_become_hourly_means_and_each_part_has_its_years(tmp_path: Path) -> None:
@@ -58,7 +57,7 @@ def test_hours_without_a_reading_are_filled_from_the_days_before(tmp_path: Path)
     assert first_hour == FIRST.timestamp() / 3600
     day = 24
     assert [math.isnan(mw[k]) for k in (9 * day + 5, 10 * day + 6, 11 * day + 7, 5 * day, 0)] == [True] * 4 + [False]
-    is_filled = load.fill_hours(mw)
+    is_filled = load.fill_hours(mw, file, first_hour)
     assert is_filled.sum() == 3 * 2 + 2  # three hours in March and in April, the hour of summer time and another
     assert mw[9 * day + 5] == 1005
     assert mw[5 * day] == np.mean([1100, 1040, 1000, 1000])
@@ -68,12 +67,34 @@ def test_hours_without_a_reading_are_filled_from_the_days_before(tmp_path: Path)
 def test_the_first_day_is_filled_from_the_next_ones() -> None:
     mw = np.arange(24.0 * 3)
     mw[[0, 1, 24]] = np.nan
-    load.fill_hours(mw)
+    load.fill_hours(mw, Path("de.csv"), 0)
     assert mw[0] == 48
     assert mw[1] == np.mean([25, 49])
     assert mw[24] == 48  # hour 0 has been filled before
-    with pytest.raises(ConfigError, match="too many gaps"):
-        load.fill_hours(np.full(30, np.nan))
+    with pytest.raises(ConfigError, match=r"de.csv: .*too many gaps \(1970-01-02 01:00:00 has .*--without de"):
+        load.fill_hours(np.full(30, np.nan), Path("de.csv"), 25)
+
+
+def test_an_hour_before_2015_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_country(tmp_path / "de.csv", 60, left_out=("2018-03-01 05",))
+    monkeypatch.setattr(load, "BEGIN", "2018-03-01 09:00")  # as if the file began nine hours before 2015
+    made = tmp_path / "made"
+    made.mkdir()
+    assert load.split_countries(tmp_path, made, ends=ENDS)[0] == {
+        "country": "de", "train": 15 * 24 - 9, "valid": 15 * 24, "test": 15 * 24, "filled": 0,
+    }  # fmt: skip
+    assert load.read_tables(made)["train"][0].first == "2018-03-01 09:00:00"
+
+
+@pytest.mark.parametrize(("words", "left"), [([], ["lu"]), (["--without", "at"], ["at", "lu"]), (["--luxembourg"], [])])
+def test_luxembourg_stays_out_unless_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], left: list[str]
+) -> None:
+    asked: list[str] = []
+    rows = [{"country": "de", "train": 1}]
+    monkeypatch.setattr(load, "split_countries", lambda _folder, _to, without: asked.extend(without) or rows)
+    done = CliRunner().invoke(split_command, ["load", str(tmp_path), str(tmp_path / "made"), *words])
+    assert (done.exit_code, asked) == (0, left), done.output
 
 
 def test_a_file_that_is_too_short_or_has_too_many_gaps_is_named_with_the_way_out(tmp_path: Path) -> None:
@@ -103,7 +124,7 @@ def write_covidx(folder: Path, **tables: str) -> None:
             name = f"{part}-{number}.png"
             (folder / part / name).touch()
             lines.append(f"patient {number} {name} {'positive' if letter.isupper() else 'negative'} {letter.lower()}")
-        (folder / f"{part}.txt").write_text("\n".join(lines) + "\n")
+        (folder / f"{part}.txt").write_text("\n".join(lines) + "\n\n")
 
 
 def test_no_source_of_x_rays_is_in_training_and_test_data(tmp_path: Path) -> None:

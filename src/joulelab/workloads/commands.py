@@ -108,14 +108,17 @@ def run_command(
 @click.argument("kind", metavar="load|xrays", type=click.Choice(["load", "xrays"]))
 @click.argument("folder", metavar="FROM", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("to", metavar="TO", type=click.Path(path_type=Path))
-@click.option("--without", multiple=True, default=["lu"], help="Leave a country out; repeatable.", show_default=True)
+@click.option("--without", multiple=True, metavar="COUNTRY", help="Leave a country out, too; repeatable.")
+@click.option("--luxembourg", is_flag=True, help="Keep Luxembourg (lu), which the study left out.")
 @click.option("--seed", default=0, show_default=True, help="Decides which X-rays are for validation.")
 @json_option
-def split_command(kind: str, folder: Path, to: Path, without: tuple[str, ...], seed: int, as_json: bool) -> None:
+def split_command(
+    kind: str, folder: Path, to: Path, without: tuple[str, ...], luxembourg: bool, seed: int, as_json: bool
+) -> None:
     """Make the tables of the HoreKa study of the data that Kaggle has.
 
     FROM is the Western Europe Power Consumption Dataset (de.csv, fr.csv, ...) or COVIDx CXR-2 (train.txt, train, ...).
-    TO is a new folder for train.csv, valid.csv and test.csv. The study left Luxembourg out.
+    TO is a new folder for train.csv, valid.csv and test.csv. X-rays for validation are drawn by image, not by patient.
     """
     from joulelab.cli.output import print_blocks
     from joulelab.core.errors import StoreError
@@ -127,6 +130,7 @@ def split_command(kind: str, folder: Path, to: Path, without: tuple[str, ...], s
         to.mkdir(parents=True)
     except OSError as error:
         raise StoreError("cannot make the folder", where=str(to), why=error.strerror, next="name a new one") from error
+    without += () if luxembourg else ("lu",)
     try:
         rows = load.split_countries(folder, to, without) if kind == "load" else xray.split_covidx(folder, to, seed)
     except BaseException:  # half of it would be taken for the whole

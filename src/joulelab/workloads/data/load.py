@@ -46,7 +46,9 @@ YEAR, HOUR_S = 8760, 3600
 PARTS = ("train", "valid", "test")
 # Countries and hours of each in what the study trained on: after its text, and after its notebook.
 KNOWN = {(15, 35064): "2014", (14, 26304): "2015"}
-# Where each part ends, as the study divided them; the published files begin with 2015 and go on until August 2020.
+# Where the training data begins and each part ends in UTC, as the study divided them. The published files begin with
+# 2015, some an hour before it, and go on until August 2020.
+BEGIN = "2015-01-01"
 PART_ENDS = {"train": "2018-01-01", "valid": "2019-01-01", "test": "2020-01-01"}
 # The study's script fills an hour from as many days before it. More than this share of filled hours is refused.
 DAYS_BEFORE, MOST_FILLED = 4, 0.05
@@ -198,7 +200,8 @@ def split_countries(
     """Make the study's tables in `to` of published files, one for each country; return hours and filled ones of each.
 
     An hour is the mean of its readings (15, 30 or 60 minutes). NaN and 0 are no readings. An hour that has none is
-    filled with the mean of the same hour of the four days before, as the study's script does. Raises ConfigError.
+    filled with the mean of the same hour of the four days before, as the study's script does. Hours before 2015 in UTC
+    are left out. Raises ConfigError.
     """
     parts: dict[str, list[CountryLoad]] = {part: [] for part in PARTS}
     rows: list[dict[str, str | int]] = []
@@ -209,7 +212,8 @@ def split_countries(
     for file in files:
         first_hour, mw = read_country_file(file)
         row: dict[str, str | int] = {"country": file.stem}
-        begin, filled = 0, fill_hours(mw)
+        begin = first = max(int(_read_time(BEGIN, "")[0] // HOUR_S) - first_hour, 0)
+        filled = fill_hours(mw, file, first_hour)
         for part, date in ends.items():
             end = int(_read_time(date, "")[0] // HOUR_S) - first_hour
             if end - begin <= SPAN or end > len(mw):
@@ -222,7 +226,7 @@ def split_countries(
             times = (_word_hour(first_hour + begin), _word_hour(first_hour + end - 1))
             parts[part].append(CountryLoad(file.stem, mw[begin:end].astype(np.float32), *times))
             row[part], begin = end - begin, end
-        rows.append({**row, "filled": int(filled[:begin].sum())})
+        rows.append({**row, "filled": int(filled[first:begin].sum())})
     write_tables(to, parts)
     return rows
 
@@ -251,8 +255,11 @@ def read_country_file(file: Path) -> tuple[int, NDArray[np.float64]]:
     return hours[0], np.array([np.mean(readings[k]) if readings.get(k) else np.nan for k in hours])
 
 
-def fill_hours(mw: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Fill hours of NaN in place: the mean of the same hour of up to four days before, or after; return which."""
+def fill_hours(mw: NDArray[np.float64], file: Path, first_hour: int) -> NDArray[np.bool_]:
+    """Fill hours of NaN in place: the mean of the same hour of up to four days before, or after; return which.
+
+    Raises ConfigError with the file and the hour where no day beside it has a reading.
+    """
     is_filled = np.isnan(mw)
     for k in np.flatnonzero(is_filled):
         for step in (-24, 24):  # those before are filled already
@@ -261,7 +268,8 @@ def fill_hours(mw: NDArray[np.float64]) -> NDArray[np.bool_]:
                 mw[k] = np.nanmean(days)
                 break
         else:
-            raise ConfigError("there are too many gaps", why=f"hour {k} has no reading, and no day beside it has one")
+            why = f"{_word_hour(first_hour + k)} has no reading, and no day beside it has one at this hour"
+            raise ConfigError("there are too many gaps", where=str(file), why=why, next=f"--without {file.stem}")
     return is_filled
 
 
@@ -350,7 +358,7 @@ def _read_table(file: Path, *, load: str = LOAD, time: str = TIME, country: str 
 def _list_rows(
     file: Path, table: Iterator[list[str]], load: str, time: str, country: str | None
 ) -> Iterator[tuple[int, str, str, str]]:
-    """Give each row's line, load, time and country as text. Raises ConfigError."""
+    """Give each row's line, load, time and country as text; blank lines are passed over. Raises ConfigError."""
     head = [name.strip() for name in next(table, [])]
     for name in filter(None, (load, time, country)):
         if name not in head:
@@ -358,6 +366,8 @@ def _list_rows(
             raise ConfigError(f"there is no column {name!r}", where=str(file), why=why, next=f"name it {name!r}")
     at_load, at_time, at_country = head.index(load), head.index(time), head.index(country) if country else None
     for line, row in enumerate(table, 2):
+        if not "".join(row).strip():
+            continue  # a blank line, as at the end of some files
         if len(row) <= max(at_load, at_time, at_country or 0):
             raise ConfigError("this is no hour of load", where=f"{file}:{line}", why=f"it has {len(row)} columns")
         yield line, row[at_load], row[at_time], row[at_country] if at_country is not None else ""

@@ -251,7 +251,8 @@ def split_covidx(folder: Path, to: Path, seed: int = 0) -> list[dict[str, str | 
 
     The study let no collection be in both training and test data, and does not tell which ones it chose. So the
     collections of the test are those whose counts come nearest to the study's shares; validation is drawn from the
-    rest. Images are linked, not copied. Raises ConfigError.
+    rest, by image: those of one patient may be in both training and validation data, as the study does not tell whether
+    it kept patients apart. Images are linked, not copied. Raises ConfigError.
     """
     images = [image for part in COVIDX_PARTS for image in _read_covidx_table(folder, part)]
     if twice := [name for name, count in Counter(image.file.name for image in images).items() if count > 1]:
@@ -310,7 +311,7 @@ def _read_covidx_table(folder: Path, part: str) -> list[CovidxImage]:
         return []
     try:
         there = {entry.name for entry in os.scandir(folder / part)}
-        lines = [line.split() for line in table.read_text(encoding="utf-8-sig").splitlines()]
+        lines = [line.split() for line in table.read_text(encoding="utf-8-sig").rstrip().splitlines()]
     except BROKEN as error:
         advice = "the folder has to hold train.txt, test.txt and the folders train and test, as COVIDx CXR-2 on Kaggle"
         where = str(getattr(error, "filename", table))

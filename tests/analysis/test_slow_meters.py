@@ -184,6 +184,10 @@ def test_a_meter_that_scatters_more_than_the_load_moves_is_not_judged():
     assert is_judged(load, 1.0, scatter_w=20.0)
 
 
+def test_a_record_too_short_for_any_lag_shows_no_movement():
+    assert not is_judged(np.linspace(100.0, 400.0, 40), 0.1, slow_s=1.0)
+
+
 # Lags.
 
 

@@ -258,6 +258,8 @@ def has_moved(slow: WindowMeans, fast: CumulativeEnergy, least_s: float, quantum
     of both meters' steps.
     """
     fit = _LagFit(slow, fast, _find_reach_s(fast, least_s))
+    if fit.value.size < FEWEST_LAG_READINGS:
+        return False
     if float(fit.value.std()) > MOST_SCATTER * float(fast.find_means(fit.middle, fit.width).std()):
         return False
     every_s = max(SHORTEST_MEAN_S, fast.step_s, float(np.median(np.diff(fit.middle))), float(np.median(fit.width)))

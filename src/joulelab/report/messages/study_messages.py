@@ -12,7 +12,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "cells-missing": ("note", "No result for {missing} of {cells:cell}: {names}.", ""),
     "phase-missing": ("note", "No phase {name} in {slots:slot}: {names}.", ""),
     "work-missing": ("note", "No match for the work {name} in the output of {slots:slot}: {names}.", ""),
-    "slot-not-analysed": ("note", "{slot} of {cell} cannot be analysed: {error}.", ""),
+    "slot-not-analysed": (
+        "warning",
+        "{slot} of {cell} ended, but cannot be analysed, so it counts nowhere: {error}.",
+        "Its readings are kept; run the command again to repeat the analysis.",
+    ),
     "cell-unreadable": ("note", "A cell is left out: {error}.", ""),
     "reference-missing": ("note", "The reference has no run[ for {names}], so no gain or loss is given.", ""),
     "reference-unused": (
@@ -103,17 +107,17 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "pooled.all": (
         "note",
-        "Spread between runs, pooled over all cells:[ energy {energy_low_share~energy_high_share:%} ({energy_low_freedom~energy_high_freedom} degrees of freedom)][, time {time_low_share~time_high_share:%} ({time_low_freedom~time_high_freedom})].",
+        "Spread between runs, pooled over all cells:[ energy {energy_low_share~energy_high_share:%} ({energy_low_freedom~energy_high_freedom} degrees of freedom)][, time {time_low_share~time_high_share:%} ({time_low_freedom~time_high_freedom} degrees of freedom)].",
         "",
     ),
     "pooled.lines": (
         "note",
-        "Spread between runs, pooled by line:[ energy {energy_low_share~energy_high_share:%} ({energy_low_freedom~energy_high_freedom} degrees of freedom)][, time {time_low_share~time_high_share:%} ({time_low_freedom~time_high_freedom})].",
+        "Spread between runs, pooled by line:[ energy {energy_low_share~energy_high_share:%} ({energy_low_freedom~energy_high_freedom} degrees of freedom)][, time {time_low_share~time_high_share:%} ({time_low_freedom~time_high_freedom} degrees of freedom)].",
         "",
     ),
     "pooled.rest": (
         "note",
-        "Spread of lines with few runs, pooled over all cells:[ energy {energy_low_share~energy_high_share:%} ({energy_low_freedom~energy_high_freedom} degrees of freedom)][, time {time_low_share~time_high_share:%} ({time_low_freedom~time_high_freedom})].",
+        "Spread of lines with few runs, pooled over all cells:[ energy {energy_low_share~energy_high_share:%} ({energy_low_freedom~energy_high_freedom} degrees of freedom)][, time {time_low_share~time_high_share:%} ({time_low_freedom~time_high_freedom} degrees of freedom)].",
         "",
     ),
     "work.none": ("note", "[{groups}: ]No work was reported; all runs are assumed to have done the same work.", ""),
@@ -223,6 +227,12 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
         "{name} has only one run, which is assumed to scatter like the runs of the other group.",
         "Repeat it to measure the spread.",
     ),
+    "runs-not-succeeded": (
+        "warning",
+        "! Compared although not all runs succeeded: {names}.",
+        "To see which did: joulelab ls.",
+    ),
+    "work-lacking": ("note", "Not all runs report {kinds}, so the runs are compared as wholes, not per unit of it.", ""),
     "runs-left-out": ("note", "{runs:run} left out: failed, stopped or still running.", ""),
     "one-run-each": (
         "note",

@@ -29,6 +29,7 @@ from joulelab.study.slots import (
     remove_remnants,
     set_slot_aside,
 )
+from joulelab.study.study_file import read_study, write_sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -228,6 +229,23 @@ def test_a_study_grows_and_keeps_its_seed(tmp_path: Path) -> None:
     assert len(open_study(folder).read_cells()) == 3
     assert open_study(folder).settings == Settings(idle_s=1, meters=("nvml",))
     assert Settings.from_json({"idle_s": 2, "of_tomorrow": 1}) == Settings(idle_s=2)
+
+
+def test_a_sweep_goes_on_as_the_file_that_was_written_of_it(tmp_path: Path) -> None:
+    folder, file, plan = tmp_path / "s", tmp_path / "s.toml", plan_of(("a",), "100,200")
+    first = join_study(folder, "s", plan, None)
+    file.write_text(write_sweep(plan, "s", first.seed))
+    found = read_study(file)
+    again = join_study(folder, "s", found.plan, found.seed)
+    assert again.data["created"] == first.data["created"]
+    assert again.data["file"] == str(file)
+    assert {cell.key for cell in found.plan.cells} == set(again.read_cells())
+    with pytest.raises(ConfigError, match="joulelab study run"):
+        join_study(folder, "s", plan, None)
+    file.write_text(write_sweep(plan_of(("b",), "100"), "s"))
+    join_study(tmp_path / "t", "t", plan, None)
+    with pytest.raises(ConfigError, match="another study of that name"):
+        join_study(tmp_path / "t", "t", read_study(file).plan, None)
 
 
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> None
     plan = _make_plan(words, given)
     name = given["name"] or make_default_name(plan.cells[0].workload)
     if given["written"] is not None:
-        ctx.exit(_write_study_file(plan, name, given["written"]))
+        ctx.exit(_write_study_file(plan, name, given))
     check_name(name)
     ctx.exit(_run_sweep(plan, name, given))
 
@@ -267,11 +267,11 @@ def _make_settings(given: Mapping[str, Any]) -> Any:
     )
 
 
-def _write_study_file(plan: Plan, name: str, file: Path) -> int:
+def _write_study_file(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
     """Write a sweep as a study file. Raises ConfigError if the file exists."""
     from joulelab.study.study_file import write_sweep
 
-    text = write_sweep(plan, name)
+    file, text = given["written"], write_sweep(plan, name, given["seed"])
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)

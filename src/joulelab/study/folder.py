@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shlex
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -365,17 +366,20 @@ def check_same_study(folder: Path, before: Mapping[str, Any] | None, plan: Plan,
     if before is None:
         return
     there = before.get("file")
+    if plan.file is not None and not there and any(c.workload == Workload.from_json(before) for c in plan.cells):
+        there = str(plan.file)  # the sweep goes on as a file
     if plan.file is not None and (not there or _is_other_study(folder, Path(there), plan)):
         why = f"it is of {there}" if there else f"it is of the command {' '.join(redact_command(before['command']))}"
         free = next(n for n in (f"{folder.name}-{k}" for k in range(2, 10_000)) if not folder.with_name(n).exists())
         then = f'write another name into the file: name = "{free}"'
         raise ConfigError("there is another study of that name", where=str(folder), why=why, next=then)
     if plan.file is None and (there or Workload.from_json(before) != _get_sweep_workload(plan)):
+        go_on = f"joulelab study run {shlex.quote(there)}, or " if there else ""
         raise ConfigError(
             "the study there is of another command",
             where=str(folder),
             why=f"it is of {there}" if there else " ".join(redact_command(before["command"])),
-            next="choose another --name",
+            next=f"{go_on}choose another --name",
         )
     if seed is not None and seed != before["seed"]:
         raise ConfigError(f"the study there has the seed {before['seed']}", where=str(folder), next="leave out --seed")

@@ -14,7 +14,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.text import read_seconds, suggest_name
 from joulelab.core.toml_reading import Mistakes, declare_key, is_number, read_table
 from joulelab.run.config.config_files import read_toml
-from joulelab.run.config.toml_writing import format_key, format_table
+from joulelab.run.config.toml_writing import format_table
 from joulelab.study import executors
 from joulelab.study.folder import MAX_REPEATS, VALID_NAME, Plan, PrecisionTarget, Settings, check_name, parse_precision
 from joulelab.study.knobs import NODE, PHASE, WORKLOAD, read_cooling
@@ -351,8 +351,14 @@ def _read_environment(node: str, values: Mapping[str, Any], mistakes: Mistakes) 
     return dict(sorted(found.items()))
 
 
-def write_sweep(plan: Plan, name: str) -> str:
-    """Return the text of a study file with the knobs and settings of a sweep. Raises ConfigError."""
+SWEEP_REMARK = "# Without a name the runs of the sweep count; with one, the study starts anew.\n"
+
+
+def write_sweep(plan: Plan, name: str, seed: int | None = None) -> str:
+    """Return the text of a study file with the cells and settings of a sweep. Raises ConfigError.
+
+    Its workload has no name, as in the sweep, so that the cells are the same and finished runs count.
+    """
     workload = plan.cells[0].workload
     if any("\udc80" <= sign <= "\udcff" for word in workload.command for sign in word):
         raise ConfigError("the command is not text", where="study file", why="it has bytes that are not UTF-8")
@@ -366,6 +372,7 @@ def write_sweep(plan: Plan, name: str) -> str:
     limit_s = None if settings.cool_limit_s == Settings().cool_limit_s else settings.cool_limit_s
     top = {
         "name": name,
+        "seed": seed,
         "repeats": plan.repeats,
         "until": None if plan.until is None else f"{_format_number(round(100 * plan.until, 9))}%",
         "repeat_max": None if plan.until is None or plan.repeat_max == MAX_REPEATS else plan.repeat_max,
@@ -398,7 +405,7 @@ def write_sweep(plan: Plan, name: str) -> str:
     varied = {knob: [_format_value(value) for value in values] for knob, values in knobs.items()}
     parts = [format_table("", {key: value for key, value in top.items() if value is not None})]
     parts += [format_table("knobs", varied)] if varied else []
-    return "\n".join([*parts, format_table(f"workloads.{format_key(name)}", own)])
+    return "\n".join([*parts, SWEEP_REMARK + format_table('workloads.""', own)])
 
 
 def _format_value(value: Value) -> int | str:

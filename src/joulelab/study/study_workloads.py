@@ -347,7 +347,7 @@ def read_workloads(tables: Mapping[str, WorkloadKeys], around: Surroundings) -> 
 
 def _read_workload(name: str, keys: WorkloadKeys, around: Surroundings) -> WorkloadDraft:
     mistakes, place = around.mistakes, ("workloads", name)
-    if VALID_NAME.fullmatch(name) is None:
+    if name and VALID_NAME.fullmatch(name) is None:  # a sweep that was written as a file has none
         mistakes.add(place, f"{name!r} cannot name a workload", next=NAME_ADVICE, code="config.name")
     kind, words = _find_start(place, keys, around)
     _check_keys(place, keys, around)

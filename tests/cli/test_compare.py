@@ -63,6 +63,8 @@ def test_groups_are_chosen_by_label_name_or_run(call: Call, runs: Path) -> None:
     found = json.loads(call("compare", "cap=300,model=m", "vs", "cap=250", "--json").stdout)
     assert (found["b"]["left_out"], found["b"]["runs"]) == (1, sorted(run.name for run in low))
     assert found["lines"][0]["verdict"] == "less"
+    said = call("compare", "cap=250", "vs", "base").stderr
+    assert "base is the last of 3 runs of this name; name=base is all of them" in said
     words = sorted(run.name for run in (*low, low[0]))
     named = json.loads(call("compare", "name=base", "vs", *words, "--json").stdout)
     assert (named["lines"], named["b"]["runs"]) == (found["lines"], found["b"]["runs"])
@@ -87,4 +89,5 @@ def test_what_is_no_pair_of_groups_is_refused(call: Call, fail: Fail, runs: Path
     for words, code in cases:
         assert fail("compare", *words, code=1 if code == "not-a-run.label" else 2).code == code
     assert "cap=250, cap=300" in fail("compare", "cap=1", "vs", run.name, code=1).stderr
-    assert failed.name in call("compare", "cap=300", "vs", failed).output
+    assert f"{failed.name} (exit 1)" in " ".join(call("compare", "cap=300", "vs", failed).output.split())
+    assert f"run {run.name} is in both groups" in fail("compare", run, failed, "vs", run, code=2).stderr

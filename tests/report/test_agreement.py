@@ -111,7 +111,7 @@ def test_rest_and_supply_in_words():
         ("supply", "efficiency 94.0 ± 1.0 % (node.dc / node.ac)"),
         ("supply", "n2: efficiency 90.00 ± ? % (node.dc / node.ac)"),
     ]
-    wide = [Quantity(1.09, {"gain:y": 0.02}), Quantity(0.9, {"gain:y": 0.2})]
+    wide = [Quantity(1.09, {"gain:y": 0.02}), Quantity(0.9, {"gain:y": 0.2}), Quantity(0.3, {"edge:y": 0.17})]
     for efficiency in wide:
         found = list_joining_facts(result(NODE, ratios={"supply efficiency": efficiency}))
         assert found == [("supply", "efficiency not resolved (node.dc / node.ac)")]

@@ -15,7 +15,7 @@ from tests.worded import assert_note_worded
 from joulelab.analysis.result import GpuLoad, Result
 from joulelab.analysis.results_file import load_result
 from joulelab.report.comparison import compare_runs, write_comparison
-from joulelab.report.group_comparison import RunGroup, compare_groups, lay_out_groups, write_groups
+from joulelab.report.group_comparison import RunGroup, _word_pair, compare_groups, lay_out_groups, write_groups
 from joulelab.report.messages import COMPARISON
 from joulelab.report.terminal import write_blocks
 
@@ -68,6 +68,30 @@ def test_a_small_difference_is_not_significant(base: Result) -> None:
     found = compare_groups(*make_groups(base, 0.999))
     assert found.word_verdict().startswith("No significant difference in energy (95 %: -")
     assert found.figures[0].pair.more_than_100 or found.figures[0].pair.more_repeats
+
+
+def test_a_verdict_without_an_interval_is_a_sentence(base: Result) -> None:
+    energy = compare_groups(*make_groups(base, 0.999)).figures[0]
+    for verdict, words in (
+        ("no significant difference", "no significant difference in energy"),
+        ("less", "B uses 48.1 % less energy, a significant difference"),
+    ):
+        pair = replace(energy.pair, ratio=0.519, ratio_interval=None, verdict=verdict)
+        assert _word_pair(pair, "energy", "B uses") == words
+    fewer = replace(energy.pair, ratio=0.803, ratio_interval=None, verdict="less")
+    assert _word_pair(fewer, "samples/s", "it does").startswith("it does 19.7 % fewer samples/s")
+
+
+def test_runs_that_failed_and_work_that_lacks_are_named(base: Result) -> None:
+    a, b = make_groups(base)
+    broken = replace(b.runs[0], exit_code=3, outcome="exit", work={})
+    for found in (
+        compare_groups(a, replace(b, runs=(broken, *b.runs[1:]))).notes,
+        compare_runs(base, broken).list_notes(),
+    ):
+        texts = {note.code: assert_note_worded(note, COMPARISON) or note.texts for note in found}
+        assert texts["runs-not-succeeded"] == {"names": (f"{broken.run} (exit 3)",)}
+        assert texts["work-lacking"] == {"kinds": ("samples",)}
 
 
 def test_a_group_of_one_run_is_allowed_and_said(base: Result) -> None:

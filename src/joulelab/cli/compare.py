@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from joulelab.report.group_comparison import RunGroup
 
 BETWEEN = "vs"
-UNFINISHED = ("not-started", "interrupted", "killed", "live")
 
 
 @click.command(
@@ -51,10 +50,14 @@ def command(words: tuple[str, ...], form: str, as_json: bool, runs: Path) -> Non
     """
     first, second = split_groups(words)
     paths = [_find_group(runs, group) for group in (first, second)]
+    if BETWEEN in words:
+        _mention_names(runs, (*first, *second))
     both = {path.resolve() for path in paths[0]} & {path.resolve() for path in paths[1]}
     if both:
-        name = min(both).name
-        raise UsageError("same-run", f"A and B are the same run {name}; name two runs of `joulelab ls`")
+        name, is_pair = min(both).name, len(paths[0]) == len(paths[1]) == 1
+        if is_pair:
+            raise UsageError("same-run", f"A and B are the same run {name}; name two runs of `joulelab ls`")
+        raise UsageError("same-run", f"run {name} is in both groups ({len(both)} in all); name each run in one only")
     with show_progress(f"reading {sum(map(len, paths))} runs"):
         groups = [_load_group(*each) for each in zip("AB", (first, second), paths, strict=True)]
     a, b = groups
@@ -88,6 +91,20 @@ def _find_group(runs: Path, words: Sequence[str]) -> list[Path]:
     return list({path.resolve(): path for path in found}.values())
 
 
+def _mention_names(runs: Path, words: Sequence[str]) -> None:
+    """Say which words are the name of several runs, of which only the last is taken."""
+    from joulelab.core.errors import NotARun
+    from joulelab.store.run_folder import select_runs
+
+    for word in (w for w in words if not _is_label(w) and "," not in w):
+        try:
+            count = len(select_runs(runs, f"name={word}"))
+        except NotARun:
+            continue
+        if count > 1:
+            print_notice(f"{word} is the last of {count} runs of this name; name={word} is all of them")
+
+
 def _is_label(word: str) -> bool:
     return "=" in word and not Path(word).exists()
 
@@ -95,19 +112,14 @@ def _is_label(word: str) -> bool:
 def _load_group(letter: str, words: Sequence[str], paths: Sequence[Path]) -> RunGroup:
     """Read the runs of a group; of those that labels chose, runs that did not succeed are left out."""
     from joulelab.analysis.results_file import load_result
+    from joulelab.report.comparison import is_success
     from joulelab.report.group_comparison import RunGroup
 
     results = [load_result(path) for path in paths]
-    kept = [r for r in results if _is_whole(r)] if any(map(_is_label, words)) else results
+    kept = [r for r in results if is_success(r)] if any(map(_is_label, words)) else results
     if not kept:
         raise UsageError("no-whole-run", f"none of the {len(results)} runs of {' '.join(words)} has succeeded")
     return RunGroup(letter, " ".join(words), tuple(kept), len(results) - len(kept))
-
-
-def _is_whole(result: Result) -> bool:
-    return (
-        result.state != "live" and result.outcome not in UNFINISHED and result.signal is None and not result.exit_code
-    )
 
 
 def _print_pair(a: Result, b: Result, form: str, *, as_json: bool) -> None:

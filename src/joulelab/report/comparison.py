@@ -14,6 +14,7 @@ from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
 from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.run_rows import list_phase_rows
+from joulelab.report.run_tables import name_ending
 from joulelab.report.tables import (
     DOCUMENT_FORMATS,
     GAP,
@@ -43,6 +44,7 @@ OWN_LABELS = ("cell", "slot")  # the place of a run in its study: its knobs have
 LIMIT = Column("", align="left", is_optional=True)  # the largest possible difference, where it is not resolved
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 METER_ERRORS = ("gain:", "offset:")  # the same in two runs on one device
+UNFINISHED = ("not-started", "interrupted", "killed", "live")  # outcomes
 DERIVED = ("rest ", "supply loss", "net of idle")  # differences of energies
 
 
@@ -153,6 +155,7 @@ class RunComparison:
         if data[0] != data[1]:
             shown = ["unknown" if d is None else fmt.format_fact(d) for d in data]
             notes.append(Note("data-differ", texts={**names, "first_data": shown[0], "second_data": shown[1]}))
+        notes += note_unlike_runs((self.a, self.b))
         for label, run in ((first, self.a), (second, self.b)):
             failed = [c for c in run.checks if c.status == "failed"]
             notes += [Note("check-failed", texts={"label": label, "name": c.name, "check": c}) for c in failed[:3]]
@@ -196,6 +199,20 @@ class RunComparison:
         pairs = () if energy is None else (("A", energy.a), ("B", energy.b))
         unresolved = [f"{label} is {fmt.word_unresolved(q)}" for label, q in pairs if not q.is_resolved]
         return " and ".join(unresolved) or "one of them is zero"
+
+
+def is_success(run: Result) -> bool:
+    """Return whether a run has ended as it should."""
+    return run.state != "live" and run.outcome not in UNFINISHED and run.signal is None and not run.exit_code
+
+
+def note_unlike_runs(runs: Sequence[Result]) -> list[Note]:
+    """Note runs that did not succeed, and kinds of work that not all runs report."""
+    failed = tuple(f"{run.run} ({name_ending(run)})" for run in runs if not is_success(run))
+    notes = [Note("runs-not-succeeded", texts={"names": failed})] if failed else []
+    kinds = [list_figure_kinds(run.work) for run in runs]
+    lacking = dict.fromkeys(kind for own in kinds for kind in own if not all(kind in each for each in kinds))
+    return [*notes, Note("work-lacking", texts={"kinds": tuple(lacking)})] if lacking else notes
 
 
 def compare_runs(a: Result, b: Result) -> RunComparison:

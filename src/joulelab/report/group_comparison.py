@@ -12,7 +12,7 @@ from joulelab.analysis.study_cells import Cell, Note, Trial, list_quality_figure
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
-from joulelab.report.comparison import find_common_families, list_devices, name_sources
+from joulelab.report.comparison import find_common_families, list_devices, name_sources, note_unlike_runs
 from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.paper_tables import format_bounds, format_chance, format_more_repeats
 from joulelab.report.study_csv import write_records
@@ -105,7 +105,7 @@ class GroupComparison:
         text = "the energies cannot be compared" if energy is None else _word_pair(energy.pair, what, "B uses")
         if time is not None:
             text += "; " + _word_pair(
-                time.pair, f"{self.per}/s" if self.per else "time", "it has" if self.per else "it takes"
+                time.pair, f"{self.per}/s" if self.per else "time", "it does" if self.per else "it takes"
             )
         return f"{text[0].upper()}{text[1:]}"
 
@@ -224,6 +224,7 @@ def _note_groups(a: RunGroup, b: RunGroup, families: Sequence[str]) -> list[Note
     if data[0] != data[1]:
         texts = {"first": a.letter, "second": b.letter, "first_data": data[0] or "-", "second_data": data[1] or "-"}
         notes.append(Note("data-differ", texts=texts))
+    notes += note_unlike_runs((*a.runs, *b.runs))
     left_out = a.left_out + b.left_out
     notes += [Note("runs-left-out", {"runs": left_out})] if left_out else []
     alone = [g.letter for g in (a, b) if len(g.runs) == 1]
@@ -238,17 +239,15 @@ def _word_pair(pair: CellPair, name: str, does: str) -> str:
     """Return a verdict in words: `B uses 12.3 % less energy than A (95 %: 11.1 to 13.5 %)`."""
     if pair.ratio is None or pair.verdict == "not known":
         return f"whether the {name} differs is not known"
-    low, high = (None, None) if pair.ratio_interval is None else (bound - 1 for bound in pair.ratio_interval)
-    if low is None or high is None:
-        between = ""
-    elif pair.verdict == "no significant difference":
-        between = f" (95 %: {fmt.format_percent(low)} to {fmt.format_percent(high)})"
+    ends = [bound - 1 for bound in pair.ratio_interval or ()]
+    if pair.verdict == "no significant difference":
+        between = f" (95 %: {' to '.join(map(fmt.format_percent, ends))})" if ends else ""
         return f"no significant difference in {name}{between}"
-    else:
-        ends = sorted((abs(low), abs(high)))
-        between = f" (95 %: {' to '.join(fmt.format_percent(end, signed=False) for end in ends)})"
+    widths = [fmt.format_percent(end, signed=False) for end in sorted(map(abs, ends))]
+    between = f" (95 %: {' to '.join(widths)})" if widths else ""
     size = fmt.format_percent(abs(pair.ratio - 1), signed=False)
-    return f"{does} {size} {pair.verdict} {name}{between}, a significant difference"
+    amount = "fewer" if pair.verdict == "less" and name.endswith("/s") else pair.verdict
+    return f"{does} {size} {amount} {name}{between}, a significant difference"
 
 
 def _word_group_notes(notes: Sequence[Note]) -> list[str]:

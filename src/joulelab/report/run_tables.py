@@ -601,7 +601,7 @@ def list_joining_facts(result: Result) -> list[tuple[str, str]]:
                 ("rest", f"{group.name}: off by up to {off} if the load repeats in step with the sensors inside")
             )
     for name, q in result.ratios.items():
-        text = f"{fmt.format_scaled(q, 0.01)} %" if is_efficiency_resolved(q) else fmt.NOT_RESOLVED
+        text = fmt.format_scaled(q, 0.01, "%", is_derived=True) if is_efficiency_resolved(q) else fmt.NOT_RESOLVED
         lines.append(("supply", f"{name.replace('supply ', '')} {text} (node.dc / node.ac)"))
     return lines
 

@@ -212,6 +212,13 @@ def test_a_range_of_equal_ends_is_one_value(numbers: dict[str, float], words: st
     assert words.replace(" % to", " to") in word_note(Note("pooled.all", numbers | freedom))
 
 
+def test_a_list_may_lack_its_first_part() -> None:
+    numbers = {
+        f"time_{end}_{name}": value for end in ("low", "high") for name, value in (("share", 0.028), ("freedom", 4))
+    }
+    assert word_note(Note("pooled.all", numbers)).endswith("over all cells: time 2.8 % (4 degrees of freedom).")
+
+
 def test_messages_of_apps_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "messages.py").touch()

@@ -115,6 +115,7 @@ def _merge_checks(members: Sequence[Check]) -> WordedCheck:
 def fill_text(text: str, values: Mapping[str, Value]) -> str:
     """Fill in the fields of a text; optional parts that lack a value are left out."""
     text = OPTIONAL.sub(lambda part: part[1] if list_fields(part[1]) <= values.keys() else "", text)
+    text = text.replace(":, ", ": ")  # the first part of a list was left out
     return FIELD.sub(lambda field: _format_field(field, values), text)
 
 

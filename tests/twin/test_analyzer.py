@@ -13,7 +13,14 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.twin import profile
 from joulelab.twin.model import Node
-from joulelab.twin.servers._scpi import AnalyzerFlaws, Instrument, NotYet, format_digits, round_to_range, split_message
+from joulelab.twin.servers._scpi import (
+    AnalyzerFlaws,
+    Instrument,
+    WaitTimeout,
+    format_digits,
+    round_to_range,
+    split_message,
+)
 from joulelab.twin.servers.analyzer import serve
 from joulelab.twin.truth import Truth
 
@@ -107,7 +114,7 @@ def test_update_bit_is_latched_and_cleared(truth):
     bench.pass_s(0.35)
     assert bench.ask(":STAT:EESR?") == "1"
     assert bench.ask(":STAT:EESR?") == "0"
-    with pytest.raises(NotYet):
+    with pytest.raises(WaitTimeout):
         bench.ask(":COMM:WAIT 1", timeout_s=0.01)
 
 

@@ -12,7 +12,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.twin import profile
 from joulelab.twin.model import A100, FULL_RPM, H100, RTX6000, Cooling, Node
 from joulelab.twin.servers._redfish_trees import RedfishFlaws, RedfishReadings
-from joulelab.twin.servers.bmc import FLAWS, Bmc
+from joulelab.twin.servers.bmc import FLAWS, SimulatedBmc
 from joulelab.twin.truth import Truth
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_bmcs_show_the_same_fans_and_temperatures(tmp_path: Path) -> None:
     profiles = {"gpu:0": profile.constant(0.5), "gpu:1": profile.constant(0.0)}
     with Truth.create(tmp_path / "truth", node, profiles=profiles, start_ns=monotonic_ns() - 60 * NS) as truth:
         fans_w = truth.power("fans", monotonic_ns())
-        sensors = {sensor.name: sensor for sensor in Bmc(truth, FLAWS, b"")._list_sensors()}
+        sensors = {sensor.name: sensor for sensor in SimulatedBmc(truth, FLAWS, b"")._list_sensors()}
         assert sensors["GPU1 Temp"].read() == pytest.approx(55)
         assert sensors["GPU2 Temp"].read() == pytest.approx(32), "at rest"
         assert sensors["Fan 3"].read() == pytest.approx(node.cooling.compute_rpm(fans_w))

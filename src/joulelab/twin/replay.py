@@ -164,7 +164,7 @@ def _type_value(answer: str) -> tuple[str, int | str]:
 # ---- Modbus
 
 
-class _ModbusDevice:
+class _CapturedModbus:
     """Answer captured blocks of registers, and parts of them; others do not exist."""
 
     def __init__(self, exchanges: Mapping[str, str]) -> None:
@@ -209,14 +209,14 @@ class _ModbusDevice:
 def _serve_modbus(capture: Capture, _: Path) -> Iterator[dict[str, Any]]:
     from joulelab.twin.servers.modbus import serve_device
 
-    with serve_device(_ModbusDevice(capture.exchanges), 0) as port:
+    with serve_device(_CapturedModbus(capture.exchanges), 0) as port:
         yield {"address": f"127.0.0.1:{port}"}
 
 
 # ---- IPMI
 
 
-class _BmcAnswers:
+class _CapturedBmc:
     def __init__(self, exchanges: Mapping[str, str], password: str) -> None:
         self._exchanges, self._password = exchanges, password.encode()
 
@@ -236,14 +236,14 @@ class _BmcAnswers:
 def _serve_ipmi(capture: Capture, _: Path) -> Iterator[dict[str, Any]]:
     from joulelab.twin.servers.bmc import serve_answers
 
-    with serve_answers(_BmcAnswers(capture.exchanges, STAND_INS["ipmi"]["password"]), 0, (3, 17)) as port:
+    with serve_answers(_CapturedBmc(capture.exchanges, STAND_INS["ipmi"]["password"]), 0, (3, 17)) as port:
         yield {"address": f"127.0.0.1:{port}"}
 
 
 # ---- analyzer
 
 
-class _AnalyzerFront:
+class _CapturedAnalyzer:
     """Answer questions from the capture; settings get no answer."""
 
     instrument = SimpleNamespace(flaws=SimpleNamespace(refuse=False))
@@ -260,7 +260,7 @@ class _AnalyzerFront:
 def _serve_analyzer(capture: Capture, _: Path) -> Iterator[dict[str, Any]]:
     from joulelab.twin.servers.analyzer import TextServer, serve_in_thread
 
-    server = TextServer(0, _AnalyzerFront(capture.exchanges))  # type: ignore[arg-type]
+    server = TextServer(0, _CapturedAnalyzer(capture.exchanges))  # type: ignore[arg-type]
     with serve_in_thread(server):
         yield {"resource": f"TCPIP::127.0.0.1::{server.server_address[1]}::SOCKET"}
 

@@ -70,7 +70,7 @@ class FlawedHandler(BaseHTTPRequestHandler):
         """Log nothing: standard error belongs to the test or the twin."""
 
 
-class _Server(ThreadingHTTPServer):
+class _FlawedServer(ThreadingHTTPServer):
     daemon_threads = True
     context: ssl.SSLContext | None = None
 
@@ -92,7 +92,7 @@ class _Server(ThreadingHTTPServer):
 def serve_handler(handler: type[FlawedHandler], port: int, context: ssl.SSLContext | None = None) -> Iterator[int]:
     """Serve in a thread until the block ends; yield the port."""
     handler.ended = threading.Event()
-    server = _Server(("127.0.0.1", port), handler)
+    server = _FlawedServer(("127.0.0.1", port), handler)
     server.context = context
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()

@@ -311,7 +311,7 @@ _MULTIPLIERS = {"": 1.0, "M": 1e-3, "K": 1e3}
 _QUANTITY = re.compile(r"([+-]?\d+(?:\.\d*)?(?:E[+-]?\d+)?)(M|K)?(V|A|S)?\Z")
 
 
-class NotYet(Exception):
+class WaitTimeout(Exception):
     """Raised when a wait does not end before its timeout."""
 
 
@@ -352,7 +352,7 @@ class Instrument:
         return self._clock.panel.is_garbled(self._now())
 
     def execute_message(self, message: str, timeout_s: float = 60.0) -> str:
-        """Execute a message; return the answers in one line, empty without a question. Raises NotYet."""
+        """Execute a message; return the answers in one line, empty without a question. Raises WaitTimeout."""
         until = self._now() + round(timeout_s * NS)
         answers: list[str] = []
         for unit in split_message(message):
@@ -365,7 +365,7 @@ class Instrument:
                 while (wait_ns := self._wait_ns(unit.data)) > 0:
                     if self._now() + wait_ns > until:
                         threading.Event().wait(max(until - self._now(), 0) / NS)
-                        raise NotYet
+                        raise WaitTimeout
                     threading.Event().wait(wait_ns / NS)
         return ";".join(answers)
 

@@ -25,7 +25,7 @@ class DeviceSilence(Exception):
 
 
 @dataclass(slots=True)
-class Link:
+class VxiLink:
     """Hold the state of one client's link: unread answers and an incomplete message."""
 
     number: int
@@ -42,7 +42,7 @@ class CoreChannel:
     def __init__(self, execute: Callable[[bytes, float], bytes | None], *, refuse: bool = False) -> None:
         self._execute = execute
         self._refuse = refuse
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, VxiLink] = {}
         self._numbers = itertools.count(1)
         self._holder = 0
         self._mutex = threading.Lock()
@@ -84,10 +84,10 @@ class CoreChannel:
             return struct.pack(">IIII", LOCKED, 0, 0, 0)
         with self._mutex:
             number = next(self._numbers)
-            self._links[number] = Link(number)
+            self._links[number] = VxiLink(number)
         return struct.pack(">IIII", NO_ERROR, number, 0, _LARGEST)
 
-    def _find_link(self, body: bytes) -> tuple[Link | None, int]:
+    def _find_link(self, body: bytes) -> tuple[VxiLink | None, int]:
         (number,) = struct.unpack_from(">I", body)
         with self._mutex:
             return self._links.get(number), number

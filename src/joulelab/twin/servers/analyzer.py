@@ -15,9 +15,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
-from joulelab.twin.servers._scpi import ELEMENTS, AnalyzerFlaws, Instrument, NotYet
+from joulelab.twin.servers._scpi import ELEMENTS, AnalyzerFlaws, Instrument, WaitTimeout
 from joulelab.twin.servers._vxi11 import CoreChannel, DeviceSilence, VxiServer
-from joulelab.twin.servers.server_process import Served, run_server
+from joulelab.twin.servers.server_process import ServiceInfo, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ class InstrumentFront:
             threading.Event().wait(flaws.latency_s)
         try:
             text = self.instrument.execute_message(message.decode("ascii", "replace").strip(), timeout_s)
-        except NotYet:
+        except WaitTimeout:
             return None
         if not text:
             return b""
@@ -85,7 +85,7 @@ class TextServer(socketserver.ThreadingTCPServer):
 
 
 @contextlib.contextmanager
-def serve(truth: Truth, directory: Path, flaws: AnalyzerFlaws, port: int) -> Iterator[Served]:
+def serve(truth: Truth, directory: Path, flaws: AnalyzerFlaws, port: int) -> Iterator[ServiceInfo]:
     """Serve the analyzer; `port` is that of the raw socket, 0 for the last one or a free one. Raises ConfigError."""
     if flaws.model not in ELEMENTS:
         raise ConfigError(
@@ -110,7 +110,7 @@ def serve(truth: Truth, directory: Path, flaws: AnalyzerFlaws, port: int) -> Ite
         entry |= {"period_s": flaws.period_s}
         if flaws.ct_ratio != 1:
             entry["ct_gain"] = 0.002
-        yield Served(entries={"analyzer": entry}, ports=ports, facts=resources)
+        yield ServiceInfo(entries={"analyzer": entry}, ports=ports, facts=resources)
 
 
 def _open_server(make: Callable[[int], Any], port: int) -> Any:

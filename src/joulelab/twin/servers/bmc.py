@@ -17,7 +17,7 @@ from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.model import COOLING_S
 from joulelab.twin.readings import Panel
-from joulelab.twin.servers.server_process import Served, keep_file, run_server
+from joulelab.twin.servers.server_process import ServiceInfo, keep_file, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -163,7 +163,7 @@ class BmcFlaws(PanelFlaws):
 FLAWS = BmcFlaws()
 
 
-class Bmc:
+class SimulatedBmc:
     """Answer commands from a truth file, with flaws."""
 
     def __init__(self, truth: Truth, flaws: BmcFlaws, password: bytes) -> None:
@@ -324,14 +324,14 @@ def _choose_step(reach_w: float) -> int:
 
 
 @contextlib.contextmanager
-def serve(truth: Truth, directory: Path, flaws: BmcFlaws, port: int) -> Iterator[Served]:
+def serve(truth: Truth, directory: Path, flaws: BmcFlaws, port: int) -> Iterator[ServiceInfo]:
     """Serve on a UDP port of loopback (0: a free one); the password is in a file of the directory, made once."""
     path = directory / "password"
-    answers = Bmc(truth, flaws, keep_file(path, lambda: secrets.token_hex(8).encode()).strip())
+    answers = SimulatedBmc(truth, flaws, keep_file(path, lambda: secrets.token_hex(8).encode()).strip())
     with serve_answers(answers, port, flaws.suites) as at:
         entry: dict[str, Any] = {"meter": "ipmi", "address": f"127.0.0.1:{at}", "user": USER}
         entry |= {"password": {"file": str(path.absolute())}, "period_s": 1.0}
-        yield Served({"bmc": entry}, ports={"ipmi": at})
+        yield ServiceInfo({"bmc": entry}, ports={"ipmi": at})
 
 
 @contextlib.contextmanager

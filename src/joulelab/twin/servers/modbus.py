@@ -16,7 +16,7 @@ from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
 from joulelab.core.text import suggest_name
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
-from joulelab.twin.servers.server_process import Served, run_server
+from joulelab.twin.servers.server_process import ServiceInfo, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ STRIDE = 64  # from one outlet to the next on this PDU
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RegisterLayout:
     """Describe registers: function codes, spans of defined registers, and (address, format, value, count per unit).
 
     Values are watts, joules, volts, amperes, hertz, va and factor; a number at the end is the phase.
@@ -42,7 +42,7 @@ class Layout:
 
 
 LAYOUTS = {
-    "sdm630": Layout(
+    "sdm630": RegisterLayout(
         (4,),
         ((0, 100), (342, 42)),
         (
@@ -55,7 +55,7 @@ LAYOUTS = {
             (342, "f", "joules", 3.6e6),
         ),
     ),
-    "janitza": Layout(
+    "janitza": RegisterLayout(
         (3, 4),
         ((19000, 122),),
         (
@@ -67,11 +67,11 @@ LAYOUTS = {
             (19068, "f", "joules", 3600.0),
         ),
     ),
-    "iem3000": Layout(
+    "iem3000": RegisterLayout(
         (3,), ((3053, 20), (3203, 8)), ((3059, "f", "watts", 1000.0), (3203, "q", "joules", 3600.0))
     ),
-    "pac2200": Layout((4,), ((1, 80), (801, 40)), ((65, "f", "watts", 1.0), (801, "d", "joules", 3600.0))),
-    "xerus": Layout(
+    "pac2200": RegisterLayout((4,), ((1, 80), (801, 40)), ((65, "f", "watts", 1.0), (801, "d", "joules", 3600.0))),
+    "xerus": RegisterLayout(
         (3,),
         (),
         ((8, "f", "volts", 1.0), (10, "f", "amperes", 1.0), (18, "f", "watts", 1.0), (20, "f", "va", 1.0),
@@ -102,14 +102,14 @@ FLAWS = ModbusFlaws()
 
 
 @contextlib.contextmanager
-def serve(truth: Truth, directory: Path, flaws: ModbusFlaws, port: int = 0) -> Iterator[Served]:
+def serve(truth: Truth, directory: Path, flaws: ModbusFlaws, port: int = 0) -> Iterator[ServiceInfo]:
     """Serve until the block ends."""
     if flaws.layout not in LAYOUTS:
         raise ConfigError(
             f"there is no layout {flaws.layout!r}", where="twin modbus", next=suggest_name(flaws.layout, LAYOUTS)
         )
     del directory  # stores nothing
-    device = Device(truth, flaws)
+    device = ModbusRegisters(truth, flaws)
     with serve_device(device, port) as at:
         entry: dict[str, Any] = {
             "meter": "modbus",
@@ -120,7 +120,7 @@ def serve(truth: Truth, directory: Path, flaws: ModbusFlaws, port: int = 0) -> I
         entry |= {"unit_id": flaws.unit_id, "period_s": 1.0}
         if device.layout.outlets:
             entry |= {"outlets": list(range(1, len(truth.node.supply.cords) + 1)), "stride": STRIDE}
-        yield Served({"modbus1": entry}, {"modbus": at})
+        yield ServiceInfo({"modbus1": entry}, {"modbus": at})
 
 
 @contextlib.contextmanager
@@ -159,7 +159,7 @@ async def _start_server(device: Any, port: int) -> Any:
     return server
 
 
-class Device:
+class ModbusRegisters:
     """Fill registers at each request with the current readings, with flaws."""
 
     def __init__(self, truth: Truth, flaws: ModbusFlaws) -> None:

@@ -31,7 +31,7 @@ from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
 from joulelab.twin.servers import _pdu_relay
 from joulelab.twin.servers._pdu_trees import MAKERS, PduBench
-from joulelab.twin.servers.server_process import Served, keep_file, run_server
+from joulelab.twin.servers.server_process import ServiceInfo, keep_file, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -229,7 +229,7 @@ FLAWS = PduFlaws()
 
 
 @contextlib.contextmanager
-def serve(truth: Truth, directory: Path, flaws: PduFlaws, port: int = 0) -> Iterator[Served]:
+def serve(truth: Truth, directory: Path, flaws: PduFlaws, port: int = 0) -> Iterator[ServiceInfo]:
     """Serve until the end of the block. Raises MissingDependency where snmpd is not installed, Unavailable."""
     directory.mkdir(parents=True, exist_ok=True)
     known = make_credentials(directory)
@@ -240,7 +240,7 @@ def serve(truth: Truth, directory: Path, flaws: PduFlaws, port: int = 0) -> Iter
         proxy = stack.enter_context(Proxy(Panel(truth, "node.ac", flaws), upstream, port))
         entry = _make_entry(directory, flaws, known, bench, proxy.port)
         facts = {"engine": known["engine"], "snmpd_port": upstream}
-        yield Served({"pdu1": entry}, {"snmp": proxy.port}, facts=facts)
+        yield ServiceInfo({"pdu1": entry}, {"snmp": proxy.port}, facts=facts)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from joulelab.core.clock import NS, read_utc_ns
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
 from joulelab.twin.servers._http import FlawedHandler, serve_handler
-from joulelab.twin.servers.server_process import Served, keep_file, run_server
+from joulelab.twin.servers.server_process import ServiceInfo, keep_file, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ FLAWS = PlugFlaws()
 
 
 @contextlib.contextmanager
-def serve(truth: Truth, directory: Path, flaws: PlugFlaws, port: int) -> Iterator[Served]:
+def serve(truth: Truth, directory: Path, flaws: PlugFlaws, port: int) -> Iterator[ServiceInfo]:
     """Serve the plug at the node's AC side."""
     file = directory / "password"
     password = keep_file(file, lambda: secrets.token_urlsafe(9).encode()).decode()
@@ -67,7 +67,7 @@ def serve(truth: Truth, directory: Path, flaws: PlugFlaws, port: int) -> Iterato
         if flaws.password:
             entry |= {"user": USER, "password": {"file": str(file.resolve())}}
         entries = {"plug": entry} if find_full_w(truth) < CARRIES_W else {}
-        yield Served(entries, ports={"plug": at}, facts={"entry": entry})
+        yield ServiceInfo(entries, ports={"plug": at}, facts={"entry": entry})
 
 
 def find_full_w(truth: Truth) -> float:

@@ -43,7 +43,7 @@ class PowercapFlaws:
             raise ConfigError("period and range are above 0, the base within the range", where="powercap")
 
 
-class _Zone:
+class _ZoneFiles:
     """Hold one zone's open `energy_uj`."""
 
     def __init__(self, directory: Path, point: str, name: str, range_uj: int, mode: int) -> None:
@@ -84,7 +84,7 @@ class PowercapServer:
         self.root = root
         self._truth, self._now = truth, now
         self._flaws = flaws or PowercapFlaws()
-        self._zones: dict[str, _Zone] = {}
+        self._zones: dict[str, _ZoneFiles] = {}
         self._caps: dict[int, float | None] = {}  # by package, as last written to the truth
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run_updates, name="twin-powercap", daemon=True)
@@ -122,7 +122,9 @@ class PowercapServer:
             self._add_zone(control / f"intel-rapl:{node.packages}", "psys", "psys")
 
     def _add_zone(self, directory: Path, point: str, name: str) -> None:
-        self._zones[point] = _Zone(directory, point, name, self._flaws.range_uj, 0o400 if self._flaws.refuse else 0o444)
+        self._zones[point] = _ZoneFiles(
+            directory, point, name, self._flaws.range_uj, 0o400 if self._flaws.refuse else 0o444
+        )
         # The class directory lists every zone flat, by a link, as sysfs does.
         (self.root / directory.name).symlink_to(directory.relative_to(self.root))
 

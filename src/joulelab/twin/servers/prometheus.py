@@ -24,7 +24,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Unavailable
 from joulelab.twin.flaws import PanelFlaws
 from joulelab.twin.readings import Panel
-from joulelab.twin.servers.server_process import Served, run_server
+from joulelab.twin.servers.server_process import ServiceInfo, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ FLAWS = PrometheusFlaws()
 
 
 @contextlib.contextmanager
-def serve(truth: Truth, directory: Path, flaws: PrometheusFlaws, port: int = 0) -> Iterator[Served]:
+def serve(truth: Truth, directory: Path, flaws: PrometheusFlaws, port: int = 0) -> Iterator[ServiceInfo]:
     """Serve until the block ends; `port` is Prometheus', or the exporters' without Prometheus."""
     program = shutil.which("prometheus") if flaws.child else None
     exporters = _Exporters(truth, flaws)
@@ -72,11 +72,11 @@ def serve(truth: Truth, directory: Path, flaws: PrometheusFlaws, port: int = 0) 
         stack.callback(thread.join)
         stack.callback(server.shutdown)
         if child is None:
-            yield Served({}, {"exporters": server.server_address[1]}, facts={"exporters": exported})
+            yield ServiceInfo({}, {"exporters": server.server_address[1]}, facts={"exporters": exported})
             return
         _wait_for_scrape(child, port, flaws)
         facts = {"exporters": exported, "child": child.pid}
-        yield Served({"prom": _make_entry(directory, flaws, port)}, {"prometheus": port}, facts=facts)
+        yield ServiceInfo({"prom": _make_entry(directory, flaws, port)}, {"prometheus": port}, facts=facts)
 
 
 def _make_entry(directory: Path, flaws: PrometheusFlaws, port: int) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class _Exporters:
 
 
 def _make_handler(exporters: _Exporters) -> type[http.server.BaseHTTPRequestHandler]:
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class ExporterHandler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             name = self.path.strip("/").removesuffix("metrics").strip("/")
             if exporters.flaws.latency_s:
@@ -192,7 +192,7 @@ def _make_handler(exporters: _Exporters) -> type[http.server.BaseHTTPRequestHand
         def log_message(self, *_: Any) -> None:
             pass
 
-    return Handler
+    return ExporterHandler
 
 
 @contextlib.contextmanager

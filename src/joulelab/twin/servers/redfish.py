@@ -18,7 +18,7 @@ from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.twin.servers._http import FlawedHandler, serve_handler
 from joulelab.twin.servers._redfish_trees import ROOT, SESSIONS, RedfishFlaws, RedfishReadings, build_tree
-from joulelab.twin.servers.server_process import Served, keep_file, run_server
+from joulelab.twin.servers.server_process import ServiceInfo, keep_file, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ FLAWS = RedfishFlaws()
 
 
 @contextlib.contextmanager
-def serve(truth: Truth, directory: Path, flaws: RedfishFlaws, port: int) -> Iterator[Served]:
+def serve(truth: Truth, directory: Path, flaws: RedfishFlaws, port: int) -> Iterator[ServiceInfo]:
     """Serve the BMC; the entry pins its certificate, which is a file of the directory, made once."""
     password = keep_file(directory / "password", lambda: secrets.token_urlsafe(12).encode()).decode()
     shown = RedfishReadings(truth, flaws)
@@ -52,7 +52,7 @@ def serve(truth: Truth, directory: Path, flaws: RedfishFlaws, port: int) -> Iter
             "period_s": 1.0,
         }
         facts = {"vendor": flaws.vendor, "certificate": str(certificate)}
-        yield Served({"redfish": entry}, ports={"redfish": at}, facts=facts)
+        yield ServiceInfo({"redfish": entry}, ports={"redfish": at}, facts=facts)
 
 
 class RedfishService:

@@ -1,7 +1,7 @@
 """Run a twin's server as a process of its own: order on standard input, answer on standard output.
 
 A server module has `FLAWS` (its class of flaws, `PanelFlaws` or one with more fields) and a function
-`serve(truth, directory, flaws, port)`, a context manager that yields a `Served`. `python -m MODULE` runs it with
+`serve(truth, directory, flaws, port)`, a context manager that yields a `ServiceInfo`. `python -m MODULE` runs it with
 `run_server(...)` from here; a test may use `serve` in a thread of its own, or kill the process and start it again.
 """
 
@@ -38,7 +38,7 @@ _EXTRAS = {"analyzer": "analyzer", "bmc": "ipmi", "modbus": "modbus", "pdu": "sn
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServiceInfo:
     """Describe a server: entries for the `[meters]` table of a joulelab.toml, ports, and other facts.
 
     `environment` is to be exported so that programs find it; credentials are there or in files of the directory.
@@ -50,7 +50,7 @@ class Served:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run_server(serve: Callable[..., AbstractContextManager[Served]], flaws: PanelFlaws) -> None:
+def run_server(serve: Callable[..., AbstractContextManager[ServiceInfo]], flaws: PanelFlaws) -> None:
     """Serve by the order (a line of JSON) on standard input until the input ends; its owner holds the other end."""
     order = json.loads(sys.stdin.readline())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -102,7 +102,7 @@ class ServerProcess:
         self._order = {"truth": str(truth), "directory": str(directory), "flaws": dict(flaws or {}), "port": port}
         self._process: subprocess.Popen[str] | None = None
         self.log = directory / LOG
-        self.served = Served({})
+        self.served = ServiceInfo({})
 
     def __enter__(self) -> Self:
         self.start()
@@ -145,7 +145,7 @@ class ServerProcess:
             fields = answer.get("missing") or answer["failed"]
             kind = MissingDependency if "missing" in answer else Unavailable
             raise kind(fields["what"], where=f"twin {self.name}", why=fields["why"], next=fields["next"])
-        self.served = Served(**answer["served"])
+        self.served = ServiceInfo(**answer["served"])
         if not self._order["port"] and len(set(self.served.ports.values())) == 1:
             self._order["port"] = next(iter(self.served.ports.values()))  # for a restart on the same port
 

@@ -25,7 +25,7 @@ NOTES = """
 accuracy-unknown cells-missing different-data different-data.pair eds-is-half energy-missing estimates meters-differ
 no-meter no-results
 no-runs-here not-capped odd-runs one-run-each one-run.pooled one-run.unknown pooled.all pooled.lines pooled.rest
-quality-missed quality-missed.all quality-unreported
+quality-missed quality-missed.all quality-unknown quality-unreported
 reference-missing reference-not-capped reference-unused unseen warm-up warnings wide-cells
 work.asked-for work.differs work.kinds-differ work.lacking work.none work.whole
 """

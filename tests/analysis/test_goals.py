@@ -49,6 +49,7 @@ def test_short_forms() -> None:
         (("eds:x", "eds:", "eds:0.9", "eds:nan", "eds:inf"), "config.goal-k"),
         (("energy@", "energy@slower=5%", "energy@slowdown=fast"), "config.goal-limit"),
         (("energy@accuracy", "energy@accuracy>0.9", "energy@slowdown=5%@slowdown=6%"), "config.goal-limit"),
+        (("energy@slowdown<=0.05", "energy@slowdown<=5%", "energy@ Slowdown >= 1"), "config.goal-limit"),
         (("energy@accuracy>=98%", "energy@accuracy>=nan"), "config.goal-quality-limit"),
         (("energy@slowdown=-1%", "energy@slowdown=inf"), "config.goal-slowdown"),
         (("energy@slowdown=5",), "config.goal-percent"),

@@ -16,7 +16,7 @@ from tests.codes import raises_code
 from joulelab.analysis.cell_metrics import refuse_unreported_quality, summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.analysis.marked_phases import format_quality, read_quality
-from joulelab.analysis.study_cells import list_quality_figures, name_data
+from joulelab.analysis.study_cells import list_numbers, list_quality_figures, name_data
 from joulelab.report.paper_tables import describe_paper, lay_out_paper, write_paper_document
 from joulelab.report.study_csv import write_cells_csv, write_pairs_csv, write_statistics_csv
 from joulelab.report.study_tables import lay_out_study, write_study_document
@@ -228,3 +228,31 @@ def test_cells_within_the_quality_and_not_within_the_slowdown_are_not_best() -> 
     summary = summarise_cells(facts, goals=[Goal.parse("energy@slowdown=5%@accuracy>=0.95")])
     assert summary.best == ()
     assert noted(summary)["quality-missed.all"] == {"missed": 1, "cells": 2}
+
+
+def test_a_quality_that_a_repeat_does_not_report_is_unknown_and_not_missed() -> None:
+    summary = summarise_cells(
+        told(lambda cap, k: {"accuracy": 0.97} if cap > 150 or k else {"loss": 0.1}),
+        goals=[Goal.parse("energy@accuracy>=0.9")],
+    )
+    assert summary.cell(summary.best[0].cell).knobs["cap"] == 200.0
+    assert noted(summary)["quality-unknown"] == {"unknown": 1, "cells": 2}
+    assert "quality-missed" not in noted(summary)
+    assert re.search(r"100 .* \?\n", _printed(summary))
+    nan = summarise_cells(
+        told(lambda cap, _: {"accuracy": 0.97 if cap > 150 else math.nan}), goals=[Goal.parse("energy@accuracy>=0.9")]
+    )
+    assert "nan?" in _printed(nan)
+
+
+def test_a_text_that_is_a_decimal_number_is_a_quality() -> None:
+    texts = told(lambda cap, _: {"accuracy": "0.990" if cap > 150 else "0.910"})
+    summary = summarise_cells(texts, goals=[Goal.parse("energy@accuracy>=0.95")])
+    assert summary.cell(summary.best[0].cell).knobs["cap"] == 200.0
+    assert noted(summary)["quality-missed"] == {"missed": 1, "cells": 2}
+    odd = ("nan", "inf", "123e4567", "true", "2026-11-17", "0x1f", "1_000", "", "1.2.3", "٣")
+    assert list_numbers({text: text for text in (*odd, "1e-3", " 3 ", "-.5")}) == {
+        "1e-3": 1e-3,
+        " 3 ": 3.0,
+        "-.5": -0.5,
+    }

@@ -12,6 +12,7 @@ import numpy as np
 
 from joulelab.analysis.cell_comparison import FIGURES, UNITS, CellPair, RepeatSample, compare_cells, make_samples
 from joulelab.analysis.cell_lines import (
+    ONLY_CELL,
     CellLine,
     fill_axes,
     find_cell_lines,
@@ -284,7 +285,12 @@ def _note_qualities(
             notes.append(Note("quality-unreported", texts=texts | ({"names": reported} if reported else {})))
             continue
         verdicts = {c.key: goal.judge_quality(c.quality) for c in done}
-        missed = [verdict for verdict in verdicts.values() if verdict not in REACHED]
+        missed = [verdict for verdict in verdicts.values() if verdict not in (*REACHED, "unknown")]
+        if unjudged := [c for c in done if verdicts[c.key] == "unknown"]:
+            names = tuple(format_knobs(c.knobs) or ONLY_CELL for c in unjudged)
+            lacking = tuple(limit.name for limit in goal.quality)
+            texts = {"goal": goal.text, "quality": lacking, "names": names}
+            notes.append(Note("quality-unknown", {"unknown": len(unjudged), "cells": len(verdicts)}, texts))
         counts = {"missed": len(missed), "cells": len(verdicts), "unsure": missed.count("possibly not")}
         without = [
             line

@@ -177,6 +177,8 @@ def _read_slowdown(text: str, limit: str) -> float:
 def _read_quality(text: str, limit: str) -> QualityLimit:
     """Read a limit that QUALITY_LIMIT matches."""
     name, sense, amount = re.split(r"([<>]=)", limit)
+    if name.strip().lower() == "slowdown":
+        _refuse_goal("config.goal-limit", text, "write @slowdown=5%")
     try:
         number = float(amount)
     except ValueError:

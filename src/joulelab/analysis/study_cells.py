@@ -8,6 +8,7 @@ shrink with the number of repeats. Where the repeats spread more than that, thei
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ SHARED_SOURCES = ("gain:", "offset:")
 LASTING_SOURCES = ("lag:", IN_STEP)
 ENOUGH_REPEATS = 3  # repeats start at different phases of the sensor: the spread of three covers what it misses
 ENOUGH_IN_POOL = 2  # repeats where the usual spread is known from other cells
+DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 ASSUMED_SPREAD = 0.05  # expanded (k = 2) relative error of a single run where the spread of runs is unknown
 
 
@@ -345,11 +347,22 @@ def list_quality_figures(trials: Sequence[Trial], also: Iterable[str] = ()) -> d
 
 
 def list_numbers(facts: Mapping[str, Fact], names: Iterable[str] | None = None) -> dict[str, float]:
-    """Return the facts that are numbers, by name, NaN for those that are not finite; of `names`, or of all."""
+    """Return the facts that are numbers, by name, NaN for those that are not finite; of `names`, or of all.
+
+    A text that is a finite decimal number counts: `joulelab mark --fact accuracy=0.990` is kept as it was typed.
+    """
     chosen = facts if names is None else [name for name in names if name in facts]
-    numbers = {name: facts[name] for name in chosen if isinstance(facts[name], (int, float))}
-    kept = {name: float(number) for name, number in numbers.items() if not isinstance(number, bool)}
-    return {name: number if math.isfinite(number) else math.nan for name, number in kept.items()}
+    numbers = {name: _read_number(facts[name]) for name in chosen}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _read_number(fact: Fact) -> float | None:
+    if isinstance(fact, str):
+        number = float(fact) if DECIMAL.fullmatch(fact) else math.nan
+        return number if math.isfinite(number) else None
+    if isinstance(fact, bool):
+        return None
+    return float(fact) if math.isfinite(fact) else math.nan
 
 
 def name_data(trials: Sequence[Trial]) -> str:

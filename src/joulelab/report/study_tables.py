@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ESTIMATE = "~"  # before figures that rest on an estimate
 UNCAPPED = "!"  # after cells whose cap was not in force
+UNKNOWN = "?"  # in place of a quality that a goal limits and a repeat does not report, and after NaN
 MISSED = "‡"  # after a quality that misses the limit of a goal
 FEW_SCALINGS = 4  # up to this many sets of the other knobs are all shown
 ALL_RUNS = "all runs"  # a cell that only its workload names
@@ -216,9 +217,10 @@ def _head_data(rows: Sequence[CellMetrics]) -> str:
 
 
 def _show_quality(q: Quantity | None, limits: Sequence[QualityLimit]) -> TableCell:
+    verdicts = {limit.judge(q) for limit in limits}
+    mark = UNKNOWN if "unknown" in verdicts else "" if verdicts <= set(REACHED) else MISSED
     if q is None:
-        return None
-    mark = MISSED if any(limit.judge(q) not in REACHED for limit in limits) else ""
+        return mark or None
     # Of one run no interval is known, as for its time.
     is_figure = q.known and math.isfinite(q.value)
     return MarkedCell(q, after=mark) if is_figure else f"{fmt.format_quality(q.value)}{mark}"

@@ -37,7 +37,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "precision-missed.maximum": (
         "warning",
-        "{missed} of {cells:cell} did not reach ± {share:%} of the mean energy with {repeats:repeat}, the maximum (at worst ± {worst_share:%}): {names}.",
+        "{missed} of {cells:cell} did not reach ± {share:%} of the mean energy with {fewest~most:repeat}, after the maximum of {repeats:run}[ (at worst ± {worst_share:%})]: {names}.",
         "Raise --repeat-max, or measure longer runs.",
     ),
     "precision-missed.no-energy": (
@@ -78,7 +78,12 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "quality-missed.all": (
         "warning",
         "No cell[ of {names}] is within the limits of {goal}[. The mean quality of {missed} of {cells:cell} misses its limit][, of {unsure} by less than the interval over repeats].",
-        "To see how far: joulelab study report STUDY --json.",
+        "To see how far: the same command with --json; finished runs are not repeated.",
+    ),
+    "quality-unknown": (
+        "warning",
+        "? Not chosen for {goal}, because a repeat does not report {quality}, or not as a finite number: {unknown} of {cells:cell} ({names}).",
+        "Report it in every run: joulelab.fact(accuracy=0.98).",
     ),
     "quality-unreported": (
         "warning",
@@ -135,12 +140,12 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "work.asked-for": (
         "note",
         f"[{{groups}}: ]Amounts of work differ: {PER_UNIT}, as requested.",
-        "[To compare per {other}: --per {other}]",
+        "[To compare per {other}: per = \"{other}\" in a study file; sweep --write makes one.]",
     ),
     "work.differs": (
         "note",
         f"[{{groups}}: ]Amounts of work differ: {PER_UNIT}.",
-        "[Amounts of {per} differ most. To compare per {other}: --per {other}]",
+        "[Amounts of {per} differ most. To compare per {other}: per = \"{other}\" in a study file; sweep --write makes one.]",
     ),
     "no-meter": ("note", "No power meter was read, so only times are compared.", ""),
     "energy-missing": ("note", "{missing} of {runs:run} have no energy; means are of the other runs.", ""),

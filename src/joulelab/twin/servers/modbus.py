@@ -84,7 +84,7 @@ INLETS_AT, OUTLETS_AT = 0x3000, 0x8000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModbusFlaws(PanelFlaws):
-    """Describe the device: which layout, and what may be odd about it. `refuse` makes it answer exception 1."""
+    """Describe the device: its layout and its flaws. `refuse` makes it answer exception 1."""
 
     quantum_w: float = 0.1
     layout: str = "janitza"

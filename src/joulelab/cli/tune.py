@@ -220,7 +220,8 @@ def _tune_by_runs(request: TuneRequest, which: str | None, given: Mapping[str, A
         return FAILED_CODE
     if given["apply"]:
         options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
-        run_and_exit(request.words, caps=request.grid.make_requests(result.choice), **options)
+        best = request.grid.reference if result.reference in result.tied else result.choice
+        run_and_exit(request.words, caps=request.grid.make_requests(best), **options)
     return 0
 
 
@@ -236,11 +237,12 @@ def _open_tuning(request: TuneRequest, which: str | None, given: Mapping[str, An
     name = given["name"] or make_default_name(workload) + on
     folder = given["studies"].absolute() / name
     work = [WorkPattern.parse(text) for text in given["patterns"]]
-    study, cells = open_tuning_study(folder, name, workload, request.grid, _make_settings(given), request.goal, work)
+    settings = _make_settings(given)
+    study, cells, plan = open_tuning_study(folder, name, workload, request.grid, settings, request.goal, work)
     return RunTuning(
-        study, cells, request.grid, request.goal, executor=executor, on_event=partial(_print_trial, given["scope"]),
-        notify=print_notice, trials=request.trials, repeat_max=given["repeat_max"], work=work, scope=given["scope"],
-        retry=given["retry"],
+        study, cells, plan, request.grid, request.goal, executor=executor, notify=print_notice,
+        on_event=partial(_print_trial, given["scope"]), trials=request.trials, repeat_max=given["repeat_max"],
+        work=work, scope=given["scope"], retry=given["retry"],
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from joulelab.core.errors import JoulelabError, MeterError, Refused
 from joulelab.core.quantity import Quantity
 from joulelab.report.messages import word_notes
 from joulelab.report.tuning_tables import write_tuning_headline
+from joulelab.study.folder import join_study
 from joulelab.study.matrix import Workload
 from joulelab.study.results import WorkPattern
 from joulelab.study.slots import State, read_slot
@@ -127,25 +129,54 @@ def test_without_a_meter_there_is_nothing_to_tune_by(tmp_path: Path) -> None:
 
 def test_a_sweep_keeps_its_plan_when_a_tune_joins_it(tmp_path: Path) -> None:
     grid = make_grid(STATUS, ["gpu:0"], "180,260")
-    workload = Workload(COMMAND)
+    workload, file = Workload(COMMAND), tmp_path / "s" / "study.json"
     work = [WorkPattern.parse(r"tokens: (\d+)")]
-    study, _ = open_tuning_study(tmp_path / "s", "s", workload, grid, {"idle_s": 2.0}, ENERGY, work)
-    study.data["repeats"] = 7
-    (tmp_path / "s" / "study.json").write_text(json.dumps(study.data))
+    _, _, plan = open_tuning_study(tmp_path / "s", "s", workload, grid, {"idle_s": 2.0}, ENERGY, work)
+    assert not (tmp_path / "s").exists()
+    plan = replace(plan, repeats=7, until=0.01, repeat_max=9, per="tokens")
+    swept = join_study(tmp_path / "s", "s", plan, 5)
+    before = file.read_text()
     more = make_grid(STATUS, ["gpu:0"], "140,180,260")
-    again, cells = open_tuning_study(tmp_path / "s", "s", workload, more, {"period_s": 0.5}, Goal.parse("edp"))
-    assert again.data["repeats"] == 7
+    again, cells, plan = open_tuning_study(tmp_path / "s", "s", workload, more, {"period_s": 0.5}, Goal.parse("edp"))
+    # Nothing is written yet: the tuning may be refused.
+    assert file.read_text() == before
+    assert len(again.read_cells()) == 2
+    again = join_study(tmp_path / "s", "s", plan, None)
+    assert {name for name in again.data if again.data[name] != json.loads(before).get(name)} == {
+        "knobs", "cells", "settings", "goals"
+    }  # fmt: skip
     assert (again.settings.idle_s, again.settings.period_s) == (2.0, 0.5)
+    assert again.target == swept.target
     assert again.data["goals"] == ["energy", "edp"]
-    assert again.data["work"] == [work[0].to_json()]
     assert {setting.cap_w for setting in cells} == {140.0, 180.0, 260.0}
     assert len(again.read_cells()) == 3
     assert all(read_slot(again.get_slot_folder(cell.key, 1)).state is State.FREE for cell in cells.values())
 
 
+def test_a_tune_that_is_refused_by_runs_of_a_sweep_leaves_its_study_alone(tmp_path: Path) -> None:
+    tuned(tmp_path / "s", Made(curve), "180,260")
+    before = (tmp_path / "s" / "study.json").read_text()
+    with pytest.raises(Refused, match="reports no accuracy"):
+        tuned(tmp_path / "s", Made(curve), "140,180,260", goal=Goal.parse("energy@accuracy>=0.98"))
+    assert (tmp_path / "s" / "study.json").read_text() == before
+    assert len(list(tmp_path.glob("s/cells/*"))) == 2
+
+
+def test_a_cap_without_significant_difference_from_the_highest_is_not_proposed(tmp_path: Path) -> None:
+    executor = Made(lambda cap: (20000.0 + 0.5 * cap, 100.0 - 0.1 * cap))
+    found = tuned(tmp_path / "s", executor, "140:260:30")
+    assert len(executor.ran) == 2
+    text = " ".join(shown(found).split())
+    assert "2 trials for 5 caps: --trials 5 tries more of them" in text
+    assert found.choice != Setting(260.0)
+    assert "no cap is proposed: no significant difference from 260 W" in text
+    assert not found.next
+
+
 def test_all_runs_of_a_sweep_count_in_the_choice(tmp_path: Path) -> None:
     swept = Made(curve)
     made = tuning(tmp_path / "s", swept, "140:260:40")
+    made._write_plan()
     for setting, cell in made._cells.items():
         cap = setting.cap_w or 0.0
         for repeat in (1, 2, 3):
@@ -263,6 +294,18 @@ def test_a_setting_that_misses_the_quality_of_the_goal_is_not_the_best(tmp_path:
     assert found.choice is not None
     assert (found.choice.cap_w or 0) > 200
     assert any("misses accuracy>=0.98" in note for note in word_notes(found.notes))
+    missed = {row.setting.cap_w for row in found.rows if row.doubt == "misses quality"}
+    assert missed == {cap for cap, _ in executor.ran if cap < 200}
+    assert "interval over repeats" not in " ".join(shown(found).split())
+    # Runs that cannot be chosen are trials as well.
+    poor = Made(curve, facts=lambda cap: {"accuracy": 0.99 if cap > 250 else 0.97})
+    found = tuned(tmp_path / "v", poor, goal=goal, trials=3)
+    assert len(poor.ran) == 3
+    assert (found.choice, found.next) == (Setting(260.0), "")
+    assert "no other cap can be compared with it; the budget of 3 trials is used" in " ".join(shown(found).split())
+    failing = Made(lambda cap: curve(cap) if cap > 250 else None)
+    tuned(tmp_path / "w", failing, trials=3)
+    assert len(failing.ran) == 3
     with pytest.raises(Refused) as caught:
         tuned(tmp_path / "t", Made(curve, facts=lambda _: {"mape": 3.0}), "140,260", goal=goal)
     assert (caught.value.code, "mape" in str(caught.value.why)) == ("refused.no-quality", True)

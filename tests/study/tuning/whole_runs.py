@@ -103,11 +103,11 @@ def tuning(
     folder: Path, executor: Made, text: str | None = "100:260:20", clock: str | None = None, **more: Any
 ) -> RunTuning:
     grid = make_grid(STATUS, ["gpu:0"], text, clock)
-    study, cells = open_tuning_study(folder, "s", Workload(COMMAND), grid, {}, more.get("goal", ENERGY))
+    study, cells, plan = open_tuning_study(folder, "s", Workload(COMMAND), grid, {}, more.get("goal", ENERGY))
     executor.caps = {cell.key: setting.cap_w if clock is None else setting for setting, cell in cells.items()}
     said: list[str] = []
     chosen = {"goal": ENERGY, "on_event": lambda _: None, "notify": said.append, **more}
-    return RunTuning(study, cells, grid, chosen.pop("goal"), executor=executor, **chosen)
+    return RunTuning(study, cells, plan, grid, chosen.pop("goal"), executor=executor, **chosen)
 
 
 def tuned(
@@ -136,6 +136,7 @@ def swept(folder: Path, repeats: Mapping[float, int], text: str = "140:260:40") 
     count = iter(range(1000))
     executor = Made(lambda cap: noisy(cap, next(count)))
     made = tuning(folder, executor, text)
+    made._write_plan()
     for setting, cell in made._cells.items():
         cap = setting.cap_w or 0.0
         for repeat in range(1, repeats.get(cap, 0) + 1):

@@ -136,6 +136,20 @@ class Search:
         """Return the settings that were tried, lowest first."""
         return tuple(sorted({trial.setting for trial in self._data}, key=lambda one: one.rank))
 
+    @property
+    def trials(self) -> int:
+        """Return how many trials were made, those without a result too."""
+        return self._trials
+
+    @property
+    def budget(self) -> int:
+        """Return the highest number of trials."""
+        return self._budget
+
+    def count_trial(self) -> None:
+        """Count a trial that gave no result to choose by: it failed, or missed a condition."""
+        self._trials += 1
+
     def add_trial(
         self, setting: Setting | float, energy_j: float, time_s: float, u_energy: float = 0.0, u_time: float = 0.0
     ) -> None:

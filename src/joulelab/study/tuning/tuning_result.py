@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COMMON_SOURCES = ("gain", "offset", "unseen", "in-step")
 SHARED_PREFIXES = ("gain:", "offset:", "drift:")  # sources that all windows of a setting share
 NOT_ENFORCED = "not enforced"
+MISSED = "misses quality"
 LEAST_EFFECT = 0.15  # a cap that lowers the mean power of its GPUs by less may do so by chance
 LOST, SLOW = 1.3, 0.25  # a score so many times the best, and a slowdown so far beyond its limit, will not turn
 
@@ -201,7 +202,10 @@ def explain_choice(
     rest = [part for part in choice.why.split("; ") if not any(words in part for words in own)]
     names = [labels.get(setting, setting.text) for setting in sorted(tied, key=lambda setting: setting.rank)]
     joined = (", " if choice.setting.clock_hz is None else "; ").join(names)
-    best = [] if choice.flat else [f"the best of {tried} {name_settings([choice.setting])} tried"]
+    first = f"the best of {tried} {name_settings([choice.setting])} tried"
+    if tried == 1:
+        first = f"no other {name_settings([choice.setting], 1)} can be compared with it"
+    best = [] if choice.flat else [first]
     like = [f"no significant difference from {joined}"] if tied and not choice.flat else []
     return "; ".join([*best, *like, *rest])
 

@@ -19,13 +19,23 @@ from joulelab.analysis.study_cells import (
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, Refused
 from joulelab.core.quantity import Quantity
 from joulelab.study.drive import Driver
-from joulelab.study.folder import Plan, Settings, Study, join_study, open_study
+from joulelab.study.folder import (
+    MAX_REPEATS,
+    Plan,
+    Settings,
+    Study,
+    check_same_study,
+    describe_plan,
+    join_study,
+    open_study,
+)
 from joulelab.study.matrix import make_cells
 from joulelab.study.results import WorkPattern, gather_results, load_trial
 from joulelab.study.slots import State, list_claimed_slots, read_slot
 from joulelab.study.tuning.search import Search, name_settings
 from joulelab.study.tuning.tuning_result import (
     COMMON_SOURCES,
+    MISSED,
     NOT_ENFORCED,
     Sample,
     SearchCost,
@@ -58,6 +68,7 @@ SHORTEST_S = 1.0  # a cap takes some 0.1 s to act, a sensor's mean up to 1 s: a 
 RECOMMENDED_S = 5.0  # a start-up of a second is then no large part of a run
 # Notes of a summary on all its cells, of which some may not be shown.
 NOTES_ON_ALL = ("one-run-each", "one-run.unknown", "one-run.pooled", "cells-missing", "reference-missing")
+FEW_SETTINGS = 7  # below it, the usual budget is the reference and one more
 
 
 def open_tuning_study(
@@ -68,15 +79,17 @@ def open_tuning_study(
     given: Mapping[str, object],
     goal: Goal,
     work: Sequence[WorkPattern] = (),
-) -> tuple[Study, dict[Setting, PlannedCell]]:
-    """Make a study with a cell for each setting, or continue one of the same command, a sweep's too.
+) -> tuple[Study, dict[Setting, PlannedCell], Plan]:
+    """Plan a study with a cell for each setting, or more cells of one of the same command, a sweep's too.
 
-    `given` are settings that were typed; others stay as they are. Raises ConfigError, StoreError.
+    `given` are settings that were typed; all else stays as it is. Nothing is written: a tuning that is refused leaves
+    a study alone. Raises ConfigError, StoreError.
     """
     cells = dict(zip(grid.values, make_cells(workload, grid.knobs), strict=True))
     before = open_study(folder).data if (folder / "study.json").is_file() else {}
     settings = Settings.from_json({**before.get("settings", {}), **given})
-    there = Study(folder, before).read_cells() if before else {}
+    study = Study(folder, before)
+    there = study.read_cells() if before else {}
     plan = Plan(
         list({**there, **{c.key: c for c in cells.values()}}.values()),
         repeats=int(before.get("repeats", 1)),
@@ -86,8 +99,14 @@ def open_tuning_study(
         reference=before.get("reference", {}),
         work=tuple(w.to_json() for w in work) or tuple(before.get("work", ())),
         scope=before.get("scope"),
+        per=before.get("per"),
+        nodes=study.nodes,
+        timeouts=before.get("timeouts", {}),
+        until=before.get("until"),
+        repeat_max=before.get("repeat_max", MAX_REPEATS),
     )
-    return join_study(folder, name, plan, None), cells
+    check_same_study(folder, before or None, plan, None)
+    return Study(folder, describe_plan(name, plan, None, before or None)), cells, plan
 
 
 def check_length(trial: Trial, folder: Path) -> None:
@@ -122,6 +141,7 @@ class RunTuning:
         self,
         study: Study,
         cells: Mapping[Setting, PlannedCell],
+        plan: Plan,
         grid: Grid,
         goal: Goal,
         *,
@@ -135,6 +155,8 @@ class RunTuning:
         retry: bool = False,
     ) -> None:
         self._retry = retry
+        self._plan: Plan | None = plan  # None once it is written
+        self._usual_budget = trials is None
         self._study, self._cells, self._grid, self._goal = study, dict(cells), grid, goal
         self._executor, self._on_event, self._notify = executor, on_event, notify
         self._repeat_max, self._scope = repeat_max, scope
@@ -143,6 +165,7 @@ class RunTuning:
         self._search = Search(grid.settings, goal, budget=trials)
         self._trials: dict[Setting, list[Trial]] = {}
         self._unheld: dict[Setting, list[Trial]] = {}
+        self._missed: list[Setting] = []  # the quality of the goal
         self._problem = ""
         self._spent: list[Trial] = []  # by this tuning itself
         self._per: str | None = None
@@ -161,6 +184,13 @@ class RunTuning:
                 self._add_trials(setting, [trial for trial in self._find_new_trials(setting) if not trial.uncapped])
             if self._unheld and not self._have_caps_effect():
                 self._report_unenforced()
+            self._write_plan()
+
+    def _write_plan(self) -> None:
+        """Write the study, at the first new run at the latest."""
+        if self._plan is not None:
+            self._study = join_study(self._study.folder, self._study.name, self._plan, None)
+            self._plan = None
 
     def _try_settings(self, stop: StopRequest) -> None:
         while self.stopped_by is None and not self._problem and (setting := self._search.next()) is not None:
@@ -173,15 +203,17 @@ class RunTuning:
             new = self._find_new_trials(setting)[:1]
             if not new:
                 again = f", again ({len(self._trials[setting]) + 1})" if setting in self._trials else ""
-                number = sum(map(len, self._trials.values())) + 1
-                self._notify(f"trial {number}: {self._grid.labels[setting]}{again}")
+                self._notify(f"trial {self._search.trials + 1}: {self._grid.labels[setting]}{again}")
                 new = self._run_slot(setting, stop)
+            if new and not new[0].uncapped and self._reaches_quality(new[0]):
+                self._add_trials(setting, new)
+                continue
+            if self.stopped_by is None:
+                self._search.count_trial()
             if new and new[0].uncapped:
                 self._doubt(setting, new)
-            elif new and not self._reaches_quality(new[0]):
-                self._miss_quality(setting, new[0])
             elif new:
-                self._add_trials(setting, new)
+                self._miss_quality(setting, new[0])
             elif self.stopped_by is None:
                 self._leave_out(setting)
 
@@ -194,6 +226,7 @@ class RunTuning:
 
     def _run_slot(self, setting: Setting, stop: StopRequest) -> list[Trial]:
         """Run the next slot of a setting; return no trial if it failed. Raises JoulelabError."""
+        self._write_plan()
         cell = self._cells[setting]
         repeat = 1
         while read_slot(self._study.get_slot_folder(cell.key, repeat)).state is State.DONE:
@@ -243,7 +276,7 @@ class RunTuning:
         if setting == self._grid.reference:
             what = f"run {trial.run} under {label} misses {limits}"
             raise Refused(what, where="tune", why="all is compared with it", next="train longer, or lower the limit")
-        self._notes.append(f"{label} misses {limits}: it is left out")
+        self._missed.append(setting)
         self._drop(setting)
 
     def _doubt(self, setting: Setting, new: Sequence[Trial]) -> None:
@@ -329,11 +362,12 @@ class RunTuning:
             saved, slower = replace(saved, known=best.gain.known), replace(slower, known=best.loss.known)
         tied = () if choice is None else found.find_tied(choice)
         interrupted = () if self.stopped_by is None else ("interrupted; type the same command to go on",)
-        tried = len(self._trials)
+        tried, is_equal = len(self._trials.keys() - self._missed), self._grid.reference in tied
+        rows = [replace(row, doubt=MISSED) if row.setting in self._missed else row for row in found.rows]
         return TuningResult(
             goal=self._goal,
             mode="runs",
-            rows=found.rows,
+            rows=tuple(rows),
             reference=self._grid.reference,
             unit=found.per or "",
             scopes=self._scope or "",
@@ -344,11 +378,26 @@ class RunTuning:
             saved=saved,
             slower=slower,
             cost=self._compute_cost(setting),
-            notes=(*self._notes, *found.notes),
+            notes=(*self._notes, *self._note_search(is_equal=is_equal), *found.notes),
             problems=(*([self._problem] if self._problem else []), *interrupted),
             folder=str(self._study.folder),
-            next="" if setting is None else self._grid.write_command(setting, command),
+            next="" if setting is None or is_equal or tried < 2 else self._grid.write_command(setting, command),
         )
+
+    def _note_search(self, *, is_equal: bool) -> list[str]:
+        """Return what the search left out, and whether its choice is a guess."""
+        labels, noun, notes = self._grid.labels, name_settings(self._grid.settings), []
+        if self._missed:
+            limits = " and ".join(limit.text for limit in self._goal.quality)
+            missed = ", ".join(labels[setting] for setting in self._missed)
+            notes.append(f"left out, because the run misses {limits}: {missed}")
+        if is_equal:
+            like = f"no significant difference from {labels[self._grid.reference]}"
+            notes.append(f"no {noun[:-1]} is proposed: {like}; repeat with more --trials or longer runs")
+        count = len(self._settings)
+        if self._usual_budget and count < FEW_SETTINGS and self._search.budget <= self._search.trials < count:
+            notes.append(f"{self._search.trials} trials for {count} {noun}: --trials {count} tries more of them")
+        return notes
 
     def _gather_cells(self) -> list[Cell]:
         planned = [*self._settings]
@@ -416,7 +465,7 @@ def compare_cells(
     notes = [
         replace(note, code="warnings.tuned") if note.code == "warnings" else note
         for note in summary.notes
-        if note.code not in NOTES_ON_ALL
+        if note.code not in NOTES_ON_ALL and not note.code.startswith("quality-")
     ]
     return Comparison(tuple(ordered), line.per, (*_note_single_runs(rows), *notes), like)
 

@@ -50,6 +50,14 @@ def test_knobs_are_columns_and_the_best_is_named(matrix: StudySummary) -> None:
     assert {row.style for row in table.rows} == {"best", ""}
 
 
+def test_a_precision_that_was_asked_for_and_missed_comes_first(matrix: StudySummary) -> None:
+    numbers = {"missed": 2.0, "cells": 9.0, "share": 0.003, "repeats": 5.0, "fewest": 3, "most": 4}
+    note = Note("precision-missed.maximum", numbers, {"names": ("cap 100 W", "cap 120 W")})
+    asked = replace(matrix, notes=(*matrix.notes, note))
+    text = " ".join(write_blocks(lay_out_matrix(asked, ["one", "two", "three"]), 80).split())
+    assert "note 2 of 9 cells did not reach ± 0.30 % of the mean energy with 3 to 4 repeats, after the" in text
+
+
 def test_a_long_matrix_shows_best_cells_and_references_and_fits_80_columns(matrix: StudySummary) -> None:
     rows = choose_rows(matrix)
     assert len(matrix.cells) > MOST_ROWS >= len(rows)

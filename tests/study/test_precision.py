@@ -19,7 +19,7 @@ from joulelab.study.executors import SlotEnd
 from joulelab.study.folder import Plan, PrecisionTarget, join_study, parse_precision
 from joulelab.study.knobs import Knob
 from joulelab.study.matrix import Workload, make_cells
-from joulelab.study.precision import judge_precision
+from joulelab.study.precision import CellPrecision, judge_precision, list_precision_notes
 from joulelab.study.results import PhaseTrial, SlotTrial
 from joulelab.study.study_file import read_study, write_sweep
 from joulelab.twin.virtual import run_twin_study
@@ -147,6 +147,14 @@ def test_a_failed_repeat_is_made_up_for(tmp_path: Path) -> None:
     assert count_repeats(executor)[1] == 4
     assert {one.verdict for one in outcome.precision} == {"reached"}
     assert outcome.failed == 1
+
+
+def test_the_note_on_a_missed_precision_counts_the_repeats_that_have_an_energy() -> None:
+    found = [CellPrecision("a", 3, 0.02, "maximum"), CellPrecision("b", 4, 0.01, "maximum")]
+    (note,) = list_precision_notes(found, {"a": "A", "b": "B"}, PrecisionTarget(0.003, 5))
+    assert note.numbers == {
+        "cells": 2, "share": 0.003, "missed": 2, "repeats": 5, "worst_share": 0.02, "fewest": 3, "most": 4,
+    }  # fmt: skip
 
 
 def test_the_least_precise_phase_of_the_scope_counts() -> None:

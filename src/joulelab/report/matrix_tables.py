@@ -45,6 +45,7 @@ CONVENTION = (
 )
 # Notes that explain figures but change no conclusion: shown last.
 BACKGROUND = ("pooled.all", "pooled.lines", "pooled.rest", "warm-up", "executor")
+REQUESTED = "precision-missed"  # notes on what the user asked for (--until): shown first
 ABOUT_COLUMNS = ("eds-is-half",)  # notes about columns that the table does not have
 
 
@@ -62,7 +63,9 @@ def lay_out_matrix(summary: StudySummary, notes: Sequence[str] = (), *, more: st
     if rows:
         blocks += [BLANK_LINE, make_matrix_table(summary, rows), BLANK_LINE, TextLine(CONVENTION, "dim")]
     own = [note for note in summary.notes if note.code not in ABOUT_COLUMNS]
-    every_note = [*notes, *(word_note(note) for note in sorted(own, key=_rank_note))]
+    asked = [note for note in own if note.code.startswith(REQUESTED)]
+    rest = sorted((note for note in own if note not in asked), key=_rank_note)
+    every_note = [*map(word_note, asked), *notes, *map(word_note, rest)]
     hidden = [
         (len(summary.cells) - len(rows), "cell"),
         (len(bests) - MOST_BESTS, "best cell"),

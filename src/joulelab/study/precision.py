@@ -125,6 +125,8 @@ def list_precision_notes(
         numbers = cells | {"missed": float(len(missed)), "repeats": float(target.max_repeats)}
         numbers |= {} if worst is None else {"worst_share": worst}
         if missed:
+            counts = [one.repeats for one in missed]  # without failed ones
+            numbers |= {"fewest": min(counts), "most": max(counts)}
             names = tuple(labels[one.cell] for one in missed)
             notes.append(Note(code, numbers, {"names": names}))
     return notes

@@ -134,7 +134,7 @@ def test_notes_say_by_which_work_runs_are_compared():
         for b, s in ((16, 320.0), (64, 1280.0))
     ]
     per = "Amounts of work differ: energy and time are compared per unit of samples, EDP per unit squared"
-    other = "To compare per steps: --per steps"
+    other = 'To compare per steps: per = "steps" in a study file; sweep --write makes one.'
     assert notes(cells)["work.differs"] == f"{per}. Amounts of samples differ most. {other}"
     assert notes(cells, per=["samples"])["work.asked-for"] == f"{per}, as requested. {other}"
     assert notes(cells, per=["steps"])["work.whole"].endswith("whole runs are compared, although their samples differ.")

@@ -63,7 +63,7 @@ def test_work_planned_from_three_runs_holds_what_many_take(tmp_path: Path) -> No
     (tmp_path / "study.toml").write_text(text)
     study = run_twin_study(tmp_path / "study.toml", str(tmp_path / "node.toml"), tmp_path / "st")
     runs, energies, times = [], [], []
-    for slot in planned(study, list(study.cells()), 30):
+    for slot in planned(study, list(study.read_cells()), 30):
         assert slot.run is not None
         with open_run(slot.run) as run:
             runs.append(measured_of(run))

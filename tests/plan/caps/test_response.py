@@ -145,7 +145,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Measured], dict
     file.write_text(file.read_text().replace("gpus = [1, 2]", "gpus = [2]"))
     study = run_twin_study(file, str(folder / "node.toml"), folder / "out")
     found, times = [], {}
-    for slot in planned(study, list(study.cells()), 1):
+    for slot in planned(study, list(study.read_cells()), 1):
         assert slot.run is not None
         with open_run(slot.run) as run:
             found.append(measured_of(run))

@@ -112,6 +112,11 @@ name = "set-up"
 seconds = 10
 [[workloads.birds.stages]]
 name = "epoch"
+part = "loaders"
+each = "epoch"
+seconds = 1
+[[workloads.birds.stages]]
+name = "epoch"
 each = "epoch"
 samples = "images"
 rate = 10
@@ -144,7 +149,7 @@ def test_a_node_is_shown_with_its_sources(call: Call, tmp_path: Path) -> None:
     assert "gpu:1,2.count 2" in lines
     assert "gpu:1,2.max_w 400 W" in lines
     assert "desk.idle_w" in lines
-    assert "birds: set-up, [epoch, (no phase) on gpu], save; epochs=2, images=100; " in " ".join(lines)
+    assert "birds: set-up, [epoch: loaders, epoch, (no phase) on gpu], save; epochs=2, images=100; " in " ".join(lines)
     (pdu,) = (line for line in lines if line.startswith("pdu: snmp at node.ac"))
     assert all(number in pdu for number in ("1 s", "60 s", "1 W", "1.00%"))
     assert "workloads.birds.rate: guessed" in lines
@@ -153,7 +158,7 @@ def test_a_node_is_shown_with_its_sources(call: Call, tmp_path: Path) -> None:
     assert told["parameters"]["gpu:0.idle_w"] == 31
     assert told["sources"]["gpu.idle_w"] == "read off a plug"
     assert (told["calibrated"], told["title"]) == (["desk.idle_w"], "a desk")
-    assert told["workloads"]["birds"]["stages"][1]["samples"] == "images"
+    assert told["workloads"]["birds"]["stages"][2]["samples"] == "images"
     assert told["meters"]["pdu"]["flaws"]["period_s"] == 60
 
 

@@ -137,6 +137,23 @@ def test_a_training_ends_at_its_target_or_when_it_no_longer_improves(
     assert goal.is_set() == bool(target or patience)
 
 
+@pytest.mark.parametrize("name", ["resnet152-cifar10", "vgg19bn-xray", "xception-birds"])
+def test_a_target_that_no_training_reaches_is_refused(name: str) -> None:
+    workload = find_workload(name)
+
+    def check(**more: str) -> None:
+        workload.command(merge_parameters(name, workload.PARAMETERS, more, workload.PRESETS))
+
+    check(target="0.98", patience="5")
+    with pytest.raises(ConfigError, match=r"target is 98 \(an accuracy is 0 to 1\); give target=0.98"):
+        check(target="98")
+    with pytest.raises(ConfigError, match="give a number from 0 to 1"):
+        check(target="980")
+    for given in ({"target": "0.98"}, {"patience": "2"}):
+        with pytest.raises(ConfigError, match="target and patience need epochs"):
+            check(epochs="0", **given)
+
+
 def test_loading_processes_start_as_in_the_papers():
     for name in ("vgg19bn-xray", "vgg19bn-notebook", "resnet152-cifar10"):
         assert find_workload(name).PARAMETERS["worker_starts"][0] == "each-epoch"

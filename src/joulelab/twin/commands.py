@@ -177,7 +177,8 @@ def _word_stages(model: WorkloadModel) -> str:
     parts: list[str] = []
     before = "run"
     for stage in model.stages:
-        name = (stage.name or "(no phase)") + (f" on {stage.on}" if stage.on else "")
+        name = (stage.name or "(no phase)") + (f": {stage.part}" if stage.part else "")
+        name += f" on {stage.on}" if stage.on else ""
         if stage.each != before:
             name = f"[{name}" if stage.each == "epoch" else name
             parts[-1:] = [f"{parts[-1]}]"] if before == "epoch" else parts[-1:]

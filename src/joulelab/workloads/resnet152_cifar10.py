@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from joulelab.run.workload_registry import read_number, read_whole_number
 from joulelab.workloads.training.launch import run_training
-from joulelab.workloads.training.training_parameters import COMMON, JUDGED, YES_NO, make_training_command, read_choice
+from joulelab.workloads.training.training_parameters import (
+    COMMON,
+    JUDGED,
+    YES_NO,
+    check_accuracy,
+    make_training_command,
+    read_choice,
+)
 from joulelab.workloads.training.training_task import describe_training
 
 if TYPE_CHECKING:
@@ -67,11 +74,11 @@ NOTES = (
     "per step that is 4.8 s and 6.9 s (19,600 and 2,600 steps), so a step cost over 4 s whatever its batch.",
     "The paper does not explain that cost and this workload does not have it; only the twin bnl-h100 adds it (step_s).",
     "workers=0 or 1 could explain a part of it: one process moves and mirrors all images of a rank.",
-    "So could wait=yes, and precision=fp32 instead of bf16; worker_starts=once tells what starting them anew costs.",
-    "As in the usual recipe, loading processes start anew for each epoch and test, and a test has batches of 100:",
-    "the paper tells neither. Here each rank takes 100 (test_batch).",
+    "So could wait=yes, and fp32 (the default), which is slower than precision=tf32 or bf16.",
     "So could pixels=224 with augment=cpu: loading processes enlarge the images, for 49 times the arithmetic.",
     "Nobody has measured on H100s which of these, if any, makes a step of over 4 s.",
+    "As in the usual recipe, loading processes start anew for each epoch and test, and a test has batches of 100:",
+    "the paper tells neither. Here each rank takes 100 (test_batch); worker_starts=once tells what the starts cost.",
     "200 epochs are 2.2e17 FLOP: about an hour at a tenth of the fp32 peak of eight H100 (an estimate, never run).",
     "Both batches compute the same FLOP, so their energies should differ far less than by the paper's factor of 4.",
     "PyTorch's default, which the study may have used, computes convolutions in TF32 on GPUs: precision=tf32.",
@@ -99,6 +106,7 @@ def _read(parameters: Mapping[str, str]) -> tuple[int, ...]:
         read_whole_number(parameters, key, least=1, most=10**8)
     for key in ("rate", "momentum", "decay"):
         read_number(parameters, key, least=0, most=1000)
+    check_accuracy(parameters)
     read_choice(parameters, "stem", ("cifar", "imagenet"))
     read_choice(parameters, "augment", ("cpu", "device", "no"))
     read_choice(parameters, "wait", YES_NO)

@@ -13,6 +13,7 @@ from joulelab.workloads.training.training_parameters import (
     COMMON,
     JUDGED,
     YES_NO,
+    check_accuracy,
     check_amounts,
     make_preparation,
     make_training_command,
@@ -106,6 +107,7 @@ def read(parameters: Mapping[str, str]) -> None:
     for key in ("batch", "train_samples", "distinct"):
         read_whole_number(parameters, key, least=1, most=10**6)
     check_amounts(parameters, "epochs", "repeats")
+    check_accuracy(parameters)
     for key in ("rate", "momentum"):
         read_number(parameters, key, least=0, most=1000)
     read_whole_number(parameters, "divisor", least=1, most=64)

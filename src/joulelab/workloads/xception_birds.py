@@ -12,6 +12,7 @@ from joulelab.workloads.training.launch import run_training
 from joulelab.workloads.training.training_parameters import (
     COMMON,
     JUDGED,
+    check_accuracy,
     make_preparation,
     make_training_command,
     read_choice,
@@ -96,6 +97,7 @@ def prepare(parameters: Mapping[str, str]) -> list[str] | None:
 def _read(parameters: Mapping[str, str]) -> dict[str, int]:
     """Check what is not common to all trainings; return the whole numbers. Raises ConfigError."""
     read_number(parameters, "rate", least=0, most=1000)
+    check_accuracy(parameters)
     read_choice(parameters, "base", ("trained", "frozen"))
     read_choice(parameters, "top", ("one", "512"))
     bounds = {

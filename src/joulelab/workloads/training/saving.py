@@ -50,13 +50,18 @@ def check_room(asked: str, values: int) -> None:
 
 def load_model(model: torch.nn.Module, asked: str) -> None:
     """Give a model what a file that `save` wrote has learned. Raises ConfigError."""
+    wrong: list[str] = []
     try:
         state = torch.load(Path(asked).expanduser(), map_location="cpu", weights_only=True, mmap=True)
+        shapes = [{k: tuple(v.shape) for k, v in one.items()} for one in (state, model.state_dict())]
+        wrong = sorted(dict(shapes[0].items() ^ shapes[1].items()))
         model.load_state_dict(state)
     except (OSError, RuntimeError, ValueError, EOFError, TypeError, AttributeError, pickle.UnpicklingError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
+        why = " ".join(str(error).split()).partition(". ")[0] or type(error).__name__
+        if wrong:
+            why = f"it is no {type(model).__name__} of these settings: {wrong[0]} differs or is missing"
         then = "name a file that save= wrote, of a model with the same settings"
-        raise ConfigError("cannot load the model", where=asked, why=why[:300], next=then) from error
+        raise ConfigError("cannot load the model", where=asked, why=why, next=then) from error
 
 
 def write_predictions(

@@ -150,7 +150,10 @@ def check_common(parameters: Mapping[str, str]) -> None:
     read_number(parameters, "max_seconds", least=0, most=86400 * 365)
     if "target" in parameters:
         read_number(parameters, "target", least=0, most=10**6)
-        read_whole_number(parameters, "patience", least=0, most=10**6)
+        patience = read_whole_number(parameters, "patience", least=0, most=10**6)
+        if (float(parameters["target"]) or patience) and parameters["epochs"] == "0":
+            why = "without a training there is nothing to end"
+            raise ConfigError("target and patience need epochs", why=why, next="leave them out, or give epochs=1")
         if parameters["load"] != "no" and not Path(parameters["load"]).expanduser().is_file():
             raise ConfigError(f"load is {parameters['load']!r}", why="there is no such file", next="name one, or no")
     read_whole_number(parameters, "nodes", least=0, most=100_000)
@@ -166,6 +169,14 @@ def check_amounts(parameters: Mapping[str, str], train: str, predict: str) -> No
         == 0
     ):
         raise ConfigError(f"{train} and {predict} are 0", why="nothing is left to do", next="give one of them")
+
+
+def check_accuracy(parameters: Mapping[str, str]) -> None:
+    """Refuse a target that no accuracy reaches: it is a share, not percent. Raises ConfigError."""
+    target = float(parameters["target"])
+    if target > 1:
+        then = f"give target={target / 100:g}" if target <= 100 else "give a number from 0 to 1"
+        raise ConfigError(f"target is {parameters['target']}", why="an accuracy is 0 to 1", next=then)
 
 
 def read_choice(parameters: Mapping[str, str], key: str, valid: Sequence[str]) -> str:

@@ -207,6 +207,9 @@ def test_a_best_cell_whose_interval_contains_the_limit_says_so() -> None:
     assert "the interval of its accuracy over 2 runs contains the limit" in " ".join(_printed(summary).split())
     alone = summarise_cells([replace(c, trials=c.trials[:1]) for c in told(lambda *_: {"f1": 1})], goals=[F1])
     assert "not known from one run" in _printed(alone)
+    facts = told(lambda cap, _: {"f1": 1.0 if cap > 150 else 0.5})
+    missed = summarise_cells([replace(c, trials=c.trials[:1]) for c in facts], goals=[F1])
+    assert noted(missed)["quality-missed"] == {"missed": 1, "cells": 2}, "one run has no interval over repeats"
 
 
 def test_goals_that_no_cell_reaches_and_qualities_that_no_run_reports() -> None:

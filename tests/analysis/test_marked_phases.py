@@ -138,6 +138,32 @@ def test_equal_numbers_on_two_hosts_are_two_processes():
     assert [p.work for p in phases] == [{}, {"x": 1.0}]
 
 
+def test_a_phase_of_several_hosts_is_one_phase_with_the_work_of_all():
+    marks = []
+    for host, late in (("node2", 0), ("node1", 100)):
+        marks += [begin(2_000 + late, "7-1", "run", host=host), begin(2_000 + late, "7-2", "epoch", "7-1", 1, host)]
+        marks += [work(3_000 + late, {"x": 5.0}, "7-2", host=host), end(4_000 + late, "7-2", host)]
+        marks += [begin(4_000 + late, "7-3", "epoch", "7-1", 2, host), end(6_000 + late, "7-3", host)]
+        marks += [begin(5_000 + late, "7-4", "save", host=host), end(5_500 + late, "7-4", host)]
+    marks += [begin(5_600, "7-5", "save", host="node2"), end(7_000, "7-1", "node1")]  # node2 was killed
+    marks += [work(6_050, {"x": 2.0}, rank=9, host="node3") | {"from": 5_900}]
+    marks += [switch(7_500, "shell"), switch(8_000, "shell") | {"host": "node2"}]
+    marks += [work(8_500, {"y": 1.0}, host="node2", source="sh-5-1")]
+    phases, done = list_phases(marks, START, END, "node1")
+    assert [(p.title, p.host, p.start_ns, p.end_ns, p.open_end) for p in phases] == [
+        ("run", "node1", 2_000, END, True),
+        ("epoch 1", "node1", 2_000, 4_100, False),
+        ("epoch 2", "node1", 4_000, 6_100, False),
+        ("save", "node1", 5_000, 5_600, False),
+        ("save", "node2", 5_600, END, True),
+        ("shell", "node1", 7_500, END, False),
+    ]
+    assert [p.work.get("x", 0.0) for p in phases] == [12.0, 10.0, 2.0, 0.0, 2.0, 0.0]
+    assert [p.title for p in phases if "y" in p.work] == ["shell"]
+    assert done.amounts == {"x": 12.0, "y": 1.0}
+    assert len(list_phases(marks, START, END)[0]) == 11  # each host by itself
+
+
 def test_phases_that_claim_each_other_as_parents_are_credited_once():
     marks = [begin(2_000, "1-1", "a", "1-2"), begin(2_000, "1-2", "b", "1-1"), work(3_000, {"x": 1.0}, "1-1")]
     phases, _ = list_phases(marks, START, END)

@@ -51,6 +51,19 @@ def test_work_of_other_ranks_is_shared_among_steps_by_time_their_own_process_is_
     assert done.amounts == {"samples": 63.0}
 
 
+def test_steps_of_several_hosts_are_those_of_the_first_with_the_work_of_all():
+    marks = []
+    for host in ("node0", "node1"):
+        lines = [begin(2_000, "100-1", "epoch"), *steps(2_000, 3_000, "100-2", 1, 1, "100-1", {"samples": 10.0})]
+        lines += [*steps(3_000, 5_000, "100-3", 2, 3, "100-1", {"samples": 20.0}), end(5_000, "100-1")]
+        lines += [work(5_000, {"samples": 30.0}, "100-1") | {"from": 2_000}]
+        marks += [line | {"host": host} for line in lines]
+    phases, done = list_phases(marks, START, END, "node1")
+    assert [(p.title, p.host) for p in phases] == [("epoch", "node1"), ("step 1", "node1"), ("step 2-3", "node1")]
+    assert [p.work["samples"] for p in phases] == pytest.approx([60.0, 20.0, 40.0])
+    assert done.amounts == {"samples": 60.0}
+
+
 def test_steps_lie_in_what_their_process_switched_to_and_in_no_other():
     own, other = "100-7", "sh-5-1"
     marks = [

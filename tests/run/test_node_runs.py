@@ -95,9 +95,10 @@ def test_a_phase_takes_the_other_node_by_its_clock_and_only_while_its_command_ra
     first = make_node(tmp_path / "a")
     other = make_node(tmp_path / "b", "node2", boot="c", behind_s=3.0, watts=200.0)
     found = analyse(join_runs(tmp_path / "runs", [first, other]))
-    phase = next(p for p in found.phases if p.host == "node1")  # 5 s to 15 s; the other command began at 7 s
+    (phase,) = found.phases  # 5 s to 18 s; the first command ended at 16 s, the other began at 7 s
+    assert phase.work == {"samples": 20.0}
     energy = phase.energy["measured"]
-    assert energy.value == pytest.approx(300 * 10 + 200 * 8, rel=1e-6)
+    assert energy.value == pytest.approx(300 * 11 + 200 * 11, rel=1e-6)
     off_s = (4 * ERROR_NS + 4 * 201) / 2 * 1e-9
     assert energy.budget()["clock"] == pytest.approx(200 * off_s * np.sqrt(2 / 3), rel=0.01)
     assert "clock" not in found.energy.budget()

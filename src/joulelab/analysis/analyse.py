@@ -103,7 +103,8 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
         joined = join_meters(load_channels(run, span.idle, lost), a, b)
     scopes = joined.scopes
     # Compute the energy of each scope; compare meters, and count unseen energy where they disagree.
-    phases, work = list_phases(marks, a, b)
+    meta, end = run.meta, run.end or _find_end(events)
+    phases, work = list_phases(marks, a, b, str(meta.get("host", "")))
     steps = _collect_steps(work)
     accounted = list_account_events(events)
 
@@ -128,7 +129,6 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
         work = replace(work, amounts={})
         phases = [replace(phase, work={}) for phase in phases]
     gaps = tuple(g for g in list_gaps(events) if g.from_ns < b and (g.to_ns is None or g.to_ns > a))
-    meta, end = run.meta, run.end or _find_end(events)
     facts = list_facts(marks, b, str(meta.get("host", "")))
     energies = _SpanEnergies([s for s in scopes if s.host not in accounted], groups, span, steps)
     loads = GpuLoads(load_gpu_curves(run), a, b, str(meta.get("host", "")))

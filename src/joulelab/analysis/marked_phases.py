@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.text import escape_surrogates, escape_unprintable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from joulelab.analysis.result import Fact, PhaseResult
 
@@ -82,17 +82,25 @@ class MarkedWork:
     left_out: int = 0
 
 
-def list_phases(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> tuple[list[MarkedPhase], MarkedWork]:
+def list_phases(
+    marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int, first: str | None = None
+) -> tuple[list[MarkedPhase], MarkedWork]:
     """Return the phases that overlap [start, end], in order, with their work, and the work of the run.
 
-    Of more than `MOST_PHASES`, the outermost and first ones are returned.
+    Of more than `MOST_PHASES`, the outermost and first ones are returned. If the `first` host is named, a phase that
+    several hosts mark is one phase with the work of all of them; without, each host has phases and work of its own.
     """
     lines = sorted(marks, key=lambda m: int(m.get("t", 0)))
     marked = _find_spans(lines, end_ns)
     phases, work = _limit_phases(marked), MarkedWork(phases=len(marked))
     _nest_in_cells(phases.values())
     _nest_in_scripts(phases.values())
-    finder = _PhaseFinder(phases.values())
+    scripts = [(phase.script, key) for key, phase in phases.items() if phase.script is not None]
+    same = {key: key for key in phases}
+    if first is not None:
+        phases, same = _merge_hosts(phases, first)
+    own = [(script, phases[same[key]]) for script, key in scripts]
+    finder = _PhaseFinder(phases.values(), own, is_by_host=first is None)
     reported: dict[str, dict[str, float]] = {}
     for report in lines:
         if report.get("mark") != "work" or not start_ns <= int(report["t"]) <= end_ns:
@@ -102,9 +110,13 @@ def list_phases(marks: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) 
         work.times_ns.setdefault(_get_source(line), []).extend(int(t) for t in line.get("at", ()))
         identity = _get_id(line, "phase")
         if identity is None:
-            _credit_times(finder, line)
-        elif identity in phases:
+            _credit_times(finder.find_phases, line)
+            continue
+        identity = same.get(identity, identity)
+        if identity in phases:
             _add_amounts(reported.setdefault(identity, {}), line)
+        if first is not None:
+            _credit_times(finder.find_steps, line)
     _credit_phases(phases, reported)
     for phase in (phases[key] for key in reported):  # kinds of work in the order of the run
         phase.work = {kind: phase.work[kind] for kind in (*work.amounts, *phase.work) if kind in phase.work}
@@ -268,6 +280,33 @@ def _nest_in_scripts(phases: Iterable[MarkedPhase]) -> None:
             phase.parent = there[k].id
 
 
+def _merge_hosts(phases: dict[str, MarkedPhase], first: str) -> tuple[dict[str, MarkedPhase], dict[str, str]]:
+    """Make one phase of those that several hosts mark: from the first begin to the last end.
+
+    Phases are the same if name, number and order are, inside the same phase. Steps are those of one host: the first
+    that has some there. Returns the phases, and the key of each phase by the key that it had.
+    """
+    merged: dict[str, MarkedPhase] = {}
+    same: dict[str, str] = {}
+    places: dict[tuple[object, ...], str] = {}
+    seen: Counter[tuple[object, ...]] = Counter()
+    stepping: dict[str | None, str] = {}
+    for key, phase in sorted(phases.items(), key=lambda item: (item[1].host != first, item[1].host)):
+        if phase.parent is not None:
+            phase.parent = same.get(phase.parent, phase.parent)
+        if phase.steps is not None:
+            if stepping.setdefault(phase.parent, phase.host) == phase.host:
+                merged[key] = phase
+            continue
+        what = phase.parent, phase.name, phase.n
+        seen[phase.host, *what] += 1
+        same[key] = places.setdefault((*what, seen[phase.host, *what]), key)
+        one = merged.setdefault(same[key], phase)
+        one.start_ns, one.end_ns = min(one.start_ns, phase.start_ns), max(one.end_ns, phase.end_ns)
+        one.open_end |= phase.open_end
+    return merged, same
+
+
 class _Siblings:
     """Hold phases with the same parent. Usually they do not overlap: then bisection finds the phases of a time."""
 
@@ -286,27 +325,38 @@ class _Siblings:
 
 
 class _PhaseFinder:
-    """Find the phases that a report belongs to if it names no phase."""
+    """Find the phases that a report belongs to if it names no phase: those of its host, or of all hosts."""
 
-    def __init__(self, phases: Iterable[MarkedPhase]) -> None:
+    def __init__(
+        self, phases: Iterable[MarkedPhase], scripts: Iterable[tuple[str, MarkedPhase]], *, is_by_host: bool
+    ) -> None:
+        self._is_by_host = is_by_host
         self._phases: dict[str, dict[str | None, _Siblings]] = {}
         self._scripts: dict[str, _Siblings] = {}
         self._steps: dict[str, dict[str, _Siblings]] = {}
         for phase in sorted(phases, key=lambda p: p.start_ns):
+            host = phase.host if is_by_host else ""
             if phase.steps is not None:
-                self._steps.setdefault(phase.host, {}).setdefault(phase.steps, _Siblings()).phases.append(phase)
+                self._steps.setdefault(host, {}).setdefault(phase.steps, _Siblings()).phases.append(phase)
                 continue
-            self._phases.setdefault(phase.host, {}).setdefault(phase.parent, _Siblings()).phases.append(phase)
-            if phase.script is not None:
-                self._scripts.setdefault(phase.script, _Siblings()).phases.append(phase)
+            self._phases.setdefault(host, {}).setdefault(phase.parent, _Siblings()).phases.append(phase)
+        for script, phase in scripts:
+            self._scripts.setdefault(script, _Siblings()).phases.append(phase)
 
     def find_phases(self, host: str, source: str, since: int, t: int) -> Iterator[MarkedPhase]:
-        """Yield the phases of a host that a report of [since, t] may belong to, without steps of its own process."""
-        own = self._scripts.get(source)
-        for siblings in self._phases.get(host, {}).values() if own is None else (own,):
+        """Yield the phases that a report of [since, t] may belong to, without steps of its own process."""
+        own, there = self._scripts.get(source), host if self._is_by_host else ""
+        for siblings in self._phases.get(there, {}).values() if own is None else (own,):
             yield from siblings.find_phases(since, t)
-        for process, blocks in self._steps.get(host, {}).items():
+        for process, blocks in self._steps.get(there, {}).items():
             if process != source:
+                yield from blocks.find_phases(since, t)
+
+    def find_steps(self, host: str, source: str, since: int, t: int) -> Iterator[MarkedPhase]:
+        """Yield the steps of other hosts that a report of [since, t] may belong to."""
+        del source
+        for blocks in self._steps.get("", {}).values():
+            if blocks.phases[0].host != host:
                 yield from blocks.find_phases(since, t)
 
 
@@ -314,7 +364,7 @@ def _add_amounts(amounts: dict[str, float], line: Mapping[str, Any], share: floa
     _add_sums(amounts, {name: amount * share for name, amount in _read_amounts(line.get("amounts")).items()})
 
 
-def _credit_times(finder: _PhaseFinder, line: Mapping[str, Any]) -> None:
+def _credit_times(find: Callable[[str, str, int, int], Iterator[MarkedPhase]], line: Mapping[str, Any]) -> None:
     """Add work that names no phase (of other ranks, threads, children, scripts) to the phases by time.
 
     A report covers the time since the previous one; each phase gets the share that overlaps it. Reports of a script
@@ -323,7 +373,7 @@ def _credit_times(finder: _PhaseFinder, line: Mapping[str, Any]) -> None:
     """
     t, since = int(line["t"]), min(int(line.get("from", line["t"])), int(line["t"]))
     beside: dict[str | None, list[tuple[float, MarkedPhase]]] = {}
-    for phase in finder.find_phases(str(line.get("host", "")), _get_source(line), since, t):
+    for phase in find(str(line.get("host", "")), _get_source(line), since, t):
         overlap = min(t, phase.end_ns) - max(since, phase.start_ns)
         share = overlap / (t - since) if t > since else float(phase.start_ns <= t < phase.end_ns)
         if share > 0:

@@ -223,13 +223,10 @@ def make_trial(result: Result) -> SlotTrial:
 
 
 def _sum_phases(result: Result) -> dict[str, PhaseTrial]:
-    """Add up the phases of one name: thirty epochs are one phase `epoch`. Steps are left out.
-
-    Each node of a job reports its phases with the energy of all nodes, so only those of the first node count.
-    """
+    """Add up the phases of one name: thirty epochs are one phase `epoch`. Steps are left out."""
     found: dict[str, list[PhaseResult]] = {}
     for phase in result.phases:
-        if phase.host in ("", result.host) and phase.last is None:
+        if phase.last is None:
             found.setdefault(phase.name, []).append(phase)
     sums = {}
     for name, phases in found.items():

@@ -34,7 +34,10 @@ WITHIN = (
     "the paper's own ± where it prints one, else 5 %, a tenth of a gain (at most 2 points), or one step of the caps"
 )
 STRICT = "measured, and no fitted or knowingly chosen number of the twin determines them"
-PREDICTED = "every figure that nothing was fitted to"
+PREDICTED = (
+    "neither fitted to nor an identity (algebra on other figures; a row's energy as mean power x time, which may count "
+    "strictly); chosen and determined ones are among them"
+)
 COVERAGE = "± behind a reproduced figure is its expanded uncertainty (k = 2)."
 UNEXPLAINED, FOLLOWS, CHANGED = "no reason is known", "it follows from other figures", "the twin was changed"
 KINDS: tuple[Kind, ...] = ("calibrated", "predicted", "identity", "finding")
@@ -77,6 +80,7 @@ def list_answers(made: Reproduction) -> list[tuple[str, str]]:
     """List the counts, the findings, how sure energies are, and what counts as within."""
     found = count_kind(made.figures, "finding")
     answers = [("strictly", word_strict_count(made.figures)), ("figures", word_wide_count(made.figures))]
+    answers += [("neither", text)] if (text := word_uncounted(made.figures)) else []
     answers += [("findings", f"{found.hits} of {found.total} hold")] if found.total else []
     answers += [("left", f"{made.left} of {made.slots} runs have no result")] if made.left else []
     return [*answers, ("energy", word_coverage(made.coverage)), ("allowed", WITHIN)]
@@ -130,6 +134,13 @@ def word_strict_count(figures: Iterable[Figure]) -> str:
 def word_wide_count(figures: Iterable[Figure]) -> str:
     """Word how many of all predictions lie within their tolerance."""
     return _word_count(count_kind(figures, "predicted"), PREDICTED)
+
+
+def word_uncounted(figures: Iterable[Figure]) -> str:
+    """Word how many misses are in neither count; empty if there is none."""
+    count = sum(not f.is_strict and f.kind not in ("predicted", "finding") for f in list_misses(figures))
+    are = "miss is" if count == 1 else "misses are"
+    return f"{count} more {are} listed and in neither count: identities, or fitted to" if count else ""
 
 
 def _word_count(found: Count, what: str) -> str:
@@ -262,7 +273,9 @@ def format_deviation(figure: Figure) -> str:
         return fmt.NOTHING
     if figure.tolerance.amount is None:
         return fmt.NOTHING if figure.relative is None else fmt.format_percent(figure.relative)
-    size = format_number(abs(off)) if float(off).is_integer() else _split_thousands(fmt.format_number(abs(off), 2))
+    allowed = "".join(filter(str.isdigit, format_tolerance(figure.tolerance, figure.unit)))
+    digits = max(2, len(allowed.lstrip("0")))  # as many as the limit has, so that a miss does not look like a hit
+    size = format_number(abs(off)) if float(off).is_integer() else _split_thousands(fmt.format_number(abs(off), digits))
     return f"{'-' if off < 0 else '+'}{size} {_name_points(figure.unit)}"
 
 

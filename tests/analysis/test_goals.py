@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 
 import pytest
+from tests.analysis.studies import by_cap
 
+from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.goals import Goal, QualityLimit, choose_best
 from joulelab.analysis.study_cells import CellMeans
 from joulelab.core.errors import ConfigError
@@ -146,3 +150,22 @@ def test_a_cell_that_misses_the_quality_is_neither_best_nor_as_good() -> None:
     both = choose_best(Goal.parse("energy@f1>=0.85@mape<=4"), None, cells, None, quality)
     assert both is None
     assert Goal.parse("energy@f1>=0.85@mape<=4").judge_quality(quality["c"]) == "unknown"
+
+
+def test_verdicts_agree_with_the_gain_of_the_same_report_at_large_scatter() -> None:
+    """Whether the best or the other cell is the reference: tied exactly if the gain between them is not resolved."""
+    draw = random.Random(22)
+    seen = Counter[tuple[bool, bool]]()
+    for _ in range(60):
+        points = {
+            cap: [(base * draw.gauss(1, 0.12), 10 * draw.gauss(1, 0.12)) for _ in range(3)]
+            for cap, base in ((100.0, draw.uniform(60, 140)), (200.0, 100.0))
+        }
+        summary = summarise_cells(by_cap(points), goals=[Goal.parse(g) for g in ("energy", "edp", "ed2p")])
+        other = next(c for c in summary.cells if c.key != summary.lines[0].reference)
+        for best, gain in zip(summary.best, (other.gain, other.edp_gain, other.ed2p_gain), strict=True):
+            assert gain is not None
+            assert gain.expanded is not None
+            assert bool(best.tied) == (abs(gain.value) <= gain.expanded)
+            seen[best.cell == other.key, bool(best.tied)] += 1
+    assert len(seen) == 4

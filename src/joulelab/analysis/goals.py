@@ -241,7 +241,7 @@ def choose_best(
         return None
     best = min(allowed, key=lambda key: scores[key].value)
     possible = [key for key in good if key != best and within.get(key) != "not"]
-    margins = _compute_margins(goal, best, judged, likely)
+    margins = _compute_margins(goal, best, judged, likely, base)
     tied = tuple(key for key in possible if not margins[key].is_positive)
     improvement = ONE - goal.score(*against[best]) if best in against else None
     bars = _compute_bars(best, margins)
@@ -249,17 +249,28 @@ def choose_best(
 
 
 def _compute_margins(
-    goal: Goal, best: str, judged: Mapping[str, CellMeans], likely: Mapping[str, tuple[Quantity, Quantity]]
+    goal: Goal,
+    best: str,
+    judged: Mapping[str, CellMeans],
+    likely: Mapping[str, tuple[Quantity, Quantity]],
+    base: CellMeans | None,
 ) -> dict[str, Quantity]:
-    """Return how much worse than the best each other cell is: J, s, J s, J s², or shares for sums."""
+    """Return how much worse than the best each other cell is: J, s, J s, J s², or shares for sums.
+
+    Both are taken as ratios to the reference where that is known, as gains are: so a verdict on the reference never
+    contradicts the gain beside it, however large the scatter.
+    """
+    scores = {key: goal.score(*ratios) for key, ratios in likely.items()}
     if goal.name in ("eds", "gain-loss"):
-        sums = {key: goal.score(*ratios) for key, ratios in likely.items()}
-        return {key: sums[key] - sums[best] for key in sums if key != best}
-    others = {key: m for key, m in judged.items() if key != best and _divide_means(goal, m, m)}
-    return {
-        key: _compute_saving(goal, judged[best], m) * goal.score(m.energy or ONE, m.time).value
-        for key, m in others.items()
-    }
+        return {key: score - scores[best] for key, score in scores.items() if key != best}
+    margins: dict[str, Quantity] = {}
+    for key, m in judged.items():
+        if key != best and _divide_means(goal, m, m):
+            margin = scores[key] - scores[best] if key in scores and best in scores else None
+            unit = base if base is not None and margin is not None and margin.known else m
+            saving = margin if margin is not None and unit is base else _compute_saving(goal, judged[best], m)
+            margins[key] = saving * goal.score(unit.energy or ONE, unit.time).value
+    return margins
 
 
 def _compute_bars(best: str, margins: Mapping[str, Quantity]) -> dict[str, float]:

@@ -107,7 +107,7 @@ def test_repeats_are_bounded_and_retried_slots_run_again(tmp_path: Path) -> None
 
 def test_runs_that_are_too_short_to_measure_are_refused_with_the_time_they_need(tmp_path: Path) -> None:
     executor = Made(lambda cap: (19.2, 0.06))  # the edges of it are ± 2 J
-    refused = r"run of 0\.06 s is too short.*± 10% only.*at least 5 s"
+    refused = r"run of 0\.06 s is too short.*± 10 % only.*at least 5 s"
     with pytest.raises(Refused, match=refused):
         tuned(tmp_path / "s", executor)
     assert executor.ran == [(260.0, "r01")]

@@ -42,7 +42,7 @@ class Sample:
 class SettingRow:
     """Hold the figures of one setting: means over its trials, and against the reference if that was tried.
 
-    `doubt` is the reason if it is not compared.
+    `doubt` is the reason if it cannot be chosen.
     """
 
     setting: Setting

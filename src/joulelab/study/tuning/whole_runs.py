@@ -113,7 +113,8 @@ def check_length(trial: Trial, folder: Path) -> None:
     """Refuse a run that is too short to show the effect of a cap. Raises Refused.
 
     Its interval alone does not show it: under a steady load the energy of 2 ms may be known well, and of a meter of
-    unknown accuracy there is no interval at all.
+    unknown accuracy there is no interval at all. Errors that a longer run would not reduce do not count: gain and
+    offset cancel between caps, and a load in step with its sensor stays so.
     """
     assert trial.energy is not None
     value, expanded = trial.energy.value, 2 * trial.energy.without(*COMMON_SOURCES).u
@@ -121,7 +122,8 @@ def check_length(trial: Trial, folder: Path) -> None:
         return
     share = expanded / value if value > 0 else 1.0
     needed_s = math.ceil(max(2 * trial.time_s * share / WIDEST_SHARE, RECOMMENDED_S))
-    why = f"its energy is known to ± {share:.0%} only, caps change it by about {WIDEST_SHARE:.0%} or more"
+    known = f"apart from errors of the meter that caps share, its energy is known to ± {100 * share:.2g} % only"
+    why = f"{known}, caps change it by about {100 * WIDEST_SHARE:g} % or more"
     if share <= WIDEST_SHARE:
         why = f"a cap acts on it only after some 0.1 s, and sensors average over up to {SHORTEST_S:g} s"
     raise Refused(

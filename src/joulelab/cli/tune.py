@@ -216,12 +216,11 @@ def _tune_by_runs(request: TuneRequest, which: str | None, given: Mapping[str, A
     _print_result(result, as_json=given["as_json"], output=given["output"], quiet=given["quiet"])
     if tuning.stopped_by is not None:
         return 128 + tuning.stopped_by
-    if result.choice is None:
+    if result.to_apply is None:
         return FAILED_CODE
     if given["apply"]:
         options = {name: given[name] for name in given if name not in (*RUNS_ONLY, *WINDOWS)}
-        best = request.grid.reference if result.reference in result.tied else result.choice
-        run_and_exit(request.words, caps=request.grid.make_requests(best), **options)
+        run_and_exit(request.words, caps=request.grid.make_requests(result.to_apply), **options)
     return 0
 
 

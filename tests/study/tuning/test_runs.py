@@ -169,6 +169,7 @@ def test_a_cap_without_significant_difference_from_the_highest_is_not_proposed(t
     text = " ".join(shown(found).split())
     assert "2 trials for 5 caps: --trials 5 tries more of them" in text
     assert found.choice != Setting(260.0)
+    assert found.to_apply == Setting(260.0)
     assert "no cap is proposed: no significant difference from 260 W" in text
     assert not found.next
 

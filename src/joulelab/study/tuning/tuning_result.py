@@ -113,6 +113,11 @@ class TuningResult:
         return wide is not None and self.saved is not None and abs(self.saved.value) > wide
 
     @property
+    def to_apply(self) -> Setting | None:
+        """Return the setting to run under: the reference if the choice has no significant difference from it."""
+        return self.reference if self.reference in self.tied else self.choice
+
+    @property
     def noun(self) -> str:
         """Return the noun for a setting: cap, clock or setting."""
         return name_settings([self.reference], 1)

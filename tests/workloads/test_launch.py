@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -172,3 +173,66 @@ def test_other_numbers_than_are_started_are_refused(
     with pytest.raises(ConfigError, match=why):
         start(monkeypatch, STEP, **{key: value})
     assert not torchrun.given
+
+
+class Clock:
+    """Be the time: it goes on while one sleeps."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.at_s
+
+    def sleep(self, seconds: float) -> None:
+        self.at_s += seconds
+
+
+def test_a_rank_waits_for_the_first_node_and_then_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(launch, "time", clock)
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        assert (address, timeout) == (("n01", 11232), 10)
+        if clock.at_s < 30:
+            raise socket.gaierror(-2, "Name or service not known")
+        return socket.socket()
+
+    monkeypatch.setattr(launch.socket, "create_connection", connect)
+    launch.wait_for_host("n01:11232")
+    assert clock.at_s == 30
+    told = capsys.readouterr().err
+    assert told == "joulelab: waiting for the first node, n01:11232 (Name or service not known)\n"
+    clock.at_s = 0
+    with pytest.raises(
+        ConfigError, match=r"the first node, n01, cannot be reached \(Name or service not known, for 20 s"
+    ):
+        launch.wait_for_host("n01:11232", wait_s=20)
+    assert clock.at_s == 20
+
+
+def test_a_signal_ends_a_rank_that_waits_in_torch() -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, handler) for number, handler in zip(numbers, (print, signal.SIG_IGN), strict=True)]
+    try:
+        with launch.end_at_once():
+            assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL, signal.SIG_IGN]
+        assert [signal.getsignal(number) for number in numbers] == [print, signal.SIG_IGN]
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("affinities", "sharers"),
+    [
+        ([range(19), range(19, 38), range(38, 57), range(57, 76)], 1),  # bound: each has its share already
+        ([range(76)] * 4, 4),
+        ([range(38), range(38), range(38, 76), range(38, 76)], 2),
+    ],
+)
+def test_cpus_are_divided_by_the_ranks_that_share_them(affinities: list[range], sharers: int) -> None:
+    places = [(node, cpus) for node in ("n1", "n2") for cpus in affinities]
+    assert launch.count_sharers(places[0], places) == sharers

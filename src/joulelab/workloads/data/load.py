@@ -268,7 +268,7 @@ def fill_hours(mw: NDArray[np.float64], file: Path, first_hour: int) -> NDArray[
                 mw[k] = np.nanmean(days)
                 break
         else:
-            why = f"{_word_hour(first_hour + k)} has no reading, and no day beside it has one at this hour"
+            why = f"{_word_hour(first_hour + int(k))} has no reading, and no day beside it has one at this hour"
             raise ConfigError("there are too many gaps", where=str(file), why=why, next=f"--without {file.stem}")
     return is_filled
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ MPIRUN_ADDRESS = "OMPI_MCA_orte_hnp_uri"  # of Open MPI's mpirun: 1531576320.0;t
 SPECIAL_STEPS = 0xFFFFFFF0  # Slurm's step numbers from here on are batch scripts and shells
 FIRST_PORT, PORTS = 10_000, 20_000  # below the ports that Linux gives to clients
 FAILED, WRONG = 1, 2
+WAIT_S, NOTICE_S, RETRY_S = 300.0, 10.0, 0.5  # for the host where ranks meet; when that is told; between attempts
 
 
 def run_training(
@@ -238,6 +240,45 @@ def find_own_address(rendezvous: str) -> str:
     return host
 
 
+def wait_for_host(rendezvous: str, wait_s: float = WAIT_S) -> None:
+    """Wait until the host where ranks meet answers: torch would wait in C++, where no signal ends it.
+
+    Raises ConfigError where it does not answer in time.
+    """
+    host, _, port = rendezvous.rpartition(":")
+    began, is_told = time.monotonic(), False
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=max(RETRY_S, min(wait_s, NOTICE_S))).close()
+        except OSError as error:
+            why = error.strerror or str(error)
+        else:
+            return
+        waited_s = time.monotonic() - began
+        if waited_s >= wait_s:
+            then = "start the first node, too; or give rendezvous=HOST:PORT of a host that all nodes reach"
+            why = f"{why}, for {wait_s:.0f} s"
+            raise ConfigError(f"the first node, {host}, cannot be reached", where=rendezvous, why=why, next=then)
+        if waited_s >= NOTICE_S and not is_told:
+            is_told = True
+            sys.stderr.write(f"joulelab: waiting for the first node, {rendezvous} ({why})\n")
+        time.sleep(RETRY_S)
+
+
+@contextlib.contextmanager
+def end_at_once() -> Iterator[None]:
+    """Let signals end this process without Python's help: while torch waits in C++ no handler of Python's runs."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        for number, handler in before.items():
+            if callable(handler):  # not where it is ignored
+                signal.signal(number, signal.SIG_DFL)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _adopt_launch(launch: LaunchPlace, rendezvous: str) -> None:
     """Set the variables of torchrun for a rank that mpirun or srun started. Raises ConfigError."""
     host, _, port = find_rendezvous(rendezvous, launch, os.environ).rpartition(":")
@@ -262,6 +303,7 @@ def count_threads(
     """Return the threads of one rank of a node: as asked for, by OMP_NUM_THREADS, or its share of the physical cores.
 
     `cpus` are the logical CPUs that this process may use (its affinity unless given); two of one core count once.
+    `ranks` are those that share them.
     """
     by_environ = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list is by level of nesting
     if asked or (by_environ.isdecimal() and int(by_environ)):
@@ -273,6 +315,15 @@ def count_threads(
         except OSError:
             cores.add(f"cpu {cpu}")  # not known: it counts as a core
     return max(len(cores) // max(ranks, 1), 1)
+
+
+def count_sharers(own: tuple[object, Collection[int]], places: Iterable[tuple[object, Collection[int]]]) -> int:
+    """Return how many of all ranks may use a CPU that this one may use; a place is a node and an affinity there.
+
+    Where srun or mpirun binds each rank to its share of a node it is 1.
+    """
+    node, cpus = own
+    return sum(other == node and not set(cpus).isdisjoint(there) for other, there in places)
 
 
 def drop_torchrun_threads(
@@ -321,6 +372,8 @@ def _run_torchrun(
             from torch.distributed.run import main as torchrun
         except ImportError as error:
             refuse_missing_library("the training", error.name or "torch")
+        if nodes > 1 and not (_is_own_address(rendezvous.rpartition(":")[0]) if launch is None else launch.rank == 0):
+            wait_for_host(rendezvous)
     with tempfile.TemporaryDirectory(prefix="joulelab-ranks-") as folder:  # torchrun's own would stay
         argv = [*(where or ["--standalone"]), f"--log-dir={folder}", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
         try:

@@ -18,7 +18,15 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.marks import read_local_rank
 from joulelab.run import marking
 from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE
-from joulelab.workloads.training.launch import TORCHRUN, count_threads, drop_torchrun_threads, is_launched
+from joulelab.workloads.training.launch import (
+    TORCHRUN,
+    count_sharers,
+    count_threads,
+    drop_torchrun_threads,
+    end_at_once,
+    is_launched,
+    wait_for_host,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -131,14 +139,15 @@ def join_ranks(given: Mapping[str, str], environ: Mapping[str, str] = os.environ
     if given["precision"] == "tf32" and device.type == "cpu":
         raise ConfigError("precision is tf32", why="a CPU has no such units", next="give precision=fp32 or bf16")
     ranks = Ranks(rank, local, count, device)
-    on_node = int(environ.get("LOCAL_WORLD_SIZE", 1))
-    _set_up_torch(given, count_threads(int(given["threads"]), on_node, drop_torchrun_threads(environ)))
+    sharers, is_attached = int(environ.get("LOCAL_WORLD_SIZE", 1)), False
+    if count > 1:
+        _meet_ranks(ranks, environ)
+        if TORCHRUN not in environ:
+            sharers, is_attached = _find_neighbours(environ)
+    _set_up_torch(given, count_threads(int(given["threads"]), sharers, drop_torchrun_threads(environ)))
     if count == 1:
         yield ranks
         return
-    more: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT, **more)
-    is_attached = TORCHRUN not in environ and _attach_to_run(environ)
     try:
         yield ranks
     finally:
@@ -148,20 +157,38 @@ def join_ranks(given: Mapping[str, str], environ: Mapping[str, str] = os.environ
         dist.destroy_process_group()
 
 
-def _attach_to_run(environ: Mapping[str, str]) -> bool:
-    """Mark work of a rank that mpirun or srun started in the run that the first rank of its node records, if any.
+def _meet_ranks(ranks: Ranks, environ: Mapping[str, str]) -> None:
+    """Wait for all ranks. Raises ConfigError where not all come."""
+    rendezvous = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    if ranks.rank and TORCHRUN not in environ:
+        wait_for_host(rendezvous)
+    is_cuda = ranks.device.type == "cuda"
+    more: dict[str, Any] = {"device_id": ranks.device} if is_cuda else {}
+    try:
+        with end_at_once():
+            dist.init_process_group("nccl" if is_cuda else "gloo", timeout=TIMEOUT, **more)
+    except dist.DistError as error:
+        why = str(error).partition("\n")[0]
+        then = "start all nodes; let rendezvous=HOST:PORT name a host that all reach, and a free port"
+        raise ConfigError("the ranks do not meet", where=rendezvous, why=why, next=then) from error
 
-    torchrun's ranks find the run in their environment. Return whether this rank was attached.
+
+def _find_neighbours(environ: Mapping[str, str]) -> tuple[int, bool]:
+    """Return how many ranks share the CPUs of this one, which mpirun or srun started, and whether it was attached.
+
+    Its work is marked in the run that the first rank of its node records, if any; torchrun's ranks find that run in
+    their environment.
     """
-    own = (read_boot_id(), os.uname().nodename)
+    node, cpus = (read_boot_id(), os.uname().nodename), os.sched_getaffinity(0)
     gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, (own, environ.get(RUN_VARIABLE), environ.get(HOST_VARIABLE)))
-    run, host = next(((run, host) for node, run, host in gathered if node == own and run and host), ("", ""))
+    dist.all_gather_object(gathered, (node, cpus, environ.get(RUN_VARIABLE), environ.get(HOST_VARIABLE)))
+    sharers = count_sharers((node, cpus), [place[:2] for place in gathered])
+    run, host = next(((run, host) for other, _, run, host in gathered if other == node and run and host), ("", ""))
     folder = Path(run) / host / "marks"
     if not run or marking.writer() is not None or not folder.is_dir():
-        return False
+        return sharers, False
     marking.attach_writer(folder, read_local_rank(environ))
-    return True
+    return sharers, True
 
 
 def _choose_device(asked: str, local: int) -> torch.device:

@@ -64,6 +64,12 @@ def test_studies_on_several_twins_do_not_mix_and_hints_name_the_twin(call: Call,
     (tmp_path / "node.toml").write_text(NODE.replace("max_w = 120", "max_w = 130") + METERS)
     again = json.loads(call("study", "report", "study.toml", "--twin", "node.toml", *words, "--json").stdout)
     assert {cell["n"] for cell in again["cells"]} == {0}
+    noted = {note["code"]: note["numbers"] for note in again["messages"]}
+    assert noted["other-twin"] == {"runs": len(list((tmp_path / "st").glob("*/cells/*/r*")))}
+    (tmp_path / "study.toml").write_text((tmp_path / "study.toml").read_text().replace("repeats = 1", "repeats = 3"))
+    planned = call("study", "plan", "study.toml", "--twin", "node.toml", "--studies", "st", "--until", "1%")
+    assert "of another description of the twin node" in planned.stderr
+    assert "up to 20 per cell until ± 1 %" in " ".join(planned.stdout.split())
     assert {file: file.read_text() for file in kept} == kept
 
 

@@ -43,6 +43,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return run_twin_study(write(folder, repeats=6), str(folder / "node.toml"), folder / "out")
 
 
+def test_where_numbers_come_from_does_not_make_another_twin() -> None:
+    found = parse_node(NODE + METERS, "node")
+    told = replace(found, title="t", calibrated=("a",), chosen=("b",), sources={"gpu.max_w": "c"})
+    assert make_options("node", told) == make_options("node", found)
+
+
 def test_a_whole_number_describes_the_same_twin_as_a_float() -> None:
     node = parse_node(NODE + METERS, "node.toml")
     whole = replace(

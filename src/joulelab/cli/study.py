@@ -76,9 +76,19 @@ def command() -> None:
 
 @command.command("plan", cls=GroupedCommand, groups=GROUPS, epilog=format_examples("joulelab study plan study.toml"))
 @add_options(FILE_OPTIONS)
+@add_options(UNTIL_OPTIONS)
 @click.option("--no-check", is_flag=True, help="Do not check whether this machine or cluster can run it.")
 @click.option("--all", "every", is_flag=True, help="List every run in its order.")
-def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: bool, no_check: bool, every: bool) -> None:
+def plan_command(
+    file: Path,
+    twins: tuple[str, ...],
+    studies: Path,
+    as_json: bool,
+    until: float | None,
+    repeat_max: int | None,
+    no_check: bool,
+    every: bool,
+) -> None:
     """Show the runs of a study before they start.
 
     Shows the time and energy expected from earlier runs, and what prevents the study. Runs and writes nothing.
@@ -87,10 +97,10 @@ def plan_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: boo
     from joulelab.core.errors import JoulelabError
     from joulelab.study.folder import FILE
 
-    found = read_named_study(file, twins, studies)
+    found = _change_target(read_named_study(file, twins, studies), until, repeat_max)
     folder = studies.absolute() / found.name
-    if (folder / FILE).exists():
-        open_named_study(found, studies, twins)  # refuses the folder of another study file
+    if (folder / FILE).exists():  # refuses the folder of another study file
+        _print_other_twins(open_named_study(found, studies, twins), found)
     problem: JoulelabError | None = None
     try:
         if not no_check:
@@ -139,9 +149,7 @@ def run_command(
     from joulelab.report.study_summary import summarise_study
     from joulelab.study.folder import FILE, join_study
 
-    found = read_named_study(file, twins, studies)
-    changed = read_until(until, repeat_max, found.plan.until)
-    found = replace(found, plan=replace(found.plan, **changed)) if changed else found
+    found = _change_target(read_named_study(file, twins, studies), until, repeat_max)
     _check_plan(found)
     if not confirm_plan(found.plan, yes=yes):
         ctx.exit(FAILED_CODE)
@@ -173,6 +181,7 @@ def status_command(file: Path, twins: tuple[str, ...], studies: Path, as_json: b
 
     found = read_named_study(file, twins, studies)
     study = open_named_study(found, studies, twins)
+    _print_other_twins(study, found)
     with show_progress(f"reading the runs of {study.name}"):
         status = collect_status(study, found.plan, _list_slots(study, found))
     if as_json:
@@ -259,6 +268,21 @@ def read_named_study(file: Path, twins: tuple[str, ...], studies: Path) -> Study
     if not (studies / name).exists() and _is_on_twins(studies / f"{found.name}-twin", list_simulated(plan.nodes)):
         name = f"{found.name}-twin"
     return replace(found, name=name, plan=plan)
+
+
+def _change_target(found: StudyFile, until: float | None, repeat_max: int | None) -> StudyFile:
+    """Return a study with the precision that options ask for. Raises ConfigError, UsageError."""
+    changed = read_until(until, repeat_max, found.plan.until)
+    return replace(found, plan=replace(found.plan, **changed)) if changed else found
+
+
+def _print_other_twins(study: Study, found: StudyFile) -> None:
+    """Tell of runs that no longer count, because the description of their twin has changed."""
+    from joulelab.report.messages import word_notes
+    from joulelab.report.study_summary import note_other_twins
+
+    for text in word_notes(note_other_twins(study, {cell.key: cell for cell in found.plan.cells})):
+        print_notice(text)
 
 
 def _is_on_twins(folder: Path, twins: Mapping[str, str]) -> bool:

@@ -73,7 +73,8 @@ def show_plan(
         _print_slots(slots, cells, expected)
     else:
         _print_matrix(slots, cells)
-    end = f"{len(left)} of {len(slots)} slots to run{describe_rest(rest, plan)}; seed {study.seed}"
+    more = "" if plan.until is None else f"; up to {plan.max_repeats} per cell until ± {100 * plan.until:.3g} %"
+    end = f"{len(left)} of {len(slots)} slots to run{describe_rest(rest, plan)}{more}; seed {study.seed}"
     print_blocks([TextLine(end)])
     return 0
 

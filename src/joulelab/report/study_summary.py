@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, St
     precision = _list_precision(study, results, cells)
     twins = name_study_twins(study)
     notes = [Note("simulated", texts={"twins": twins.removeprefix("simulated: ")})] if twins else []
+    notes += [] if cells is None else note_other_twins(study, cells)
     notes += [Note("executor", texts={"remark": remark}) for remark in (_list_remarks(plan) if plan else [])]
     for row in results.rows:
         if "doubts" in row:
@@ -70,6 +72,29 @@ def _list_precision(study: Study, results: Results, cells: Mapping[str, PlannedC
     }
     results.precision = read_precision(study, every, target)
     return list_precision_notes(results.precision, labels, target)
+
+
+def note_other_twins(study: Study, planned: Mapping[str, PlannedCell]) -> list[Note]:
+    """Note the runs of planned cells on a twin that was described differently, which are other cells now."""
+    from joulelab.study.folder import CELL, read_cell
+    from joulelab.study.slots import list_claimed_slots
+
+    wanted = {_hash_plain_twin(cell) for cell in planned.values() if "described" in cell.workload.node}
+    files = [file for file in study.folder.glob(f"cells/*/{CELL}") if file.parent.name not in planned] if wanted else []
+    runs, twins = 0, set()
+    for folder in (file.parent for file in files):
+        with suppress(JoulelabError):  # commands that open the cell report the error
+            cell = read_cell(folder)
+            if "described" in cell.workload.node and _hash_plain_twin(cell) in wanted:
+                runs += sum(slot.name[0] == "r" for slot in list_claimed_slots(folder))
+                twins.add(str(cell.workload.node["twin"]))
+    return [Note("other-twin", {"runs": float(runs)}, {"twins": tuple(sorted(twins))})] if runs else []
+
+
+def _hash_plain_twin(cell: PlannedCell) -> str:
+    """Return the identity of a cell, whatever the description of its twin."""
+    node = {name: value for name, value in cell.workload.node.items() if name != "described"}
+    return replace(cell, workload=replace(cell.workload, node=node)).key
 
 
 def _list_remarks(plan: Plan) -> list[str]:

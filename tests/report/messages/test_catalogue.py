@@ -49,7 +49,7 @@ NAMES = {"scope": "gpu:0-7 of node07", "cells": 12, "names": ("cap=100 W gpus=8"
 
 
 def test_every_code_has_a_message_and_every_message_a_code() -> None:
-    remarks = {"simulated", "executor"}  # of studies, made in report
+    remarks = {"simulated", "executor", "other-twin"}  # of studies, made in report
     assert {m.code for m in MESSAGES if m.subject == "check"} == {*CHECKS.split()}
     tuned = {code for code in list_given_codes("study", "replace") if code.startswith("warnings.")}
     gathered = {s for s in list_strings("study") if re.fullmatch(r"(phase|work)-missing|precision-missed\..+", s)}

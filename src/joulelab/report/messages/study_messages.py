@@ -191,6 +191,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "simulated": ("note", "Simulated ({twins}): not a measurement.", ""),
+    "other-twin": (
+        "warning",
+        "{runs:run} in this folder are of another description of the twin {twins}, so they do not count here: its file, or this program, has changed since.",
+        "Run the study for new ones; the program and file of that time still report the old ones.",
+    ),
     "executor": ("note", "About the simulation: {remark}", ""),
 }
 

@@ -105,6 +105,10 @@ def test_work_time_and_results_of_a_plain_command(
     assert "samples" in call(*report, "--work", r"samples: (\d+)").stdout
     assert r"\toprule" in call(*report, "--format", "latex").stdout
     assert fail(*report, "--goal", "time@f1>=0.9").code == "config.goal-quality"
+    figures = tmp_path / "mine" / "w" / "figures"
+    figures.mkdir()
+    assert "the figures stay as they are" in call(*report[:-1], "--goal", "time").stderr
+    assert not list(figures.iterdir())
 
 
 @pytest.fixture

@@ -313,6 +313,7 @@ def _run_sweep(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
 def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     """Print the results of a sweep so far, with the goals, scope, reference and work of this command."""
     from joulelab.analysis.cell_metrics import refuse_unreported_quality
+    from joulelab.analysis.goals import Goal
     from joulelab.report.study_summary import summarise_study
     from joulelab.study.folder import check_name, make_default_name, open_study
 
@@ -322,17 +323,22 @@ def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     check_name(name)
     study = open_study(given["studies"].absolute() / name)
     chosen = {
-        "goals": list(given["goals"]),
+        "goals": [Goal.parse(text).text for text in given["goals"]],
         "scope": given["scope"],
         "reference": _read_reference(study, given["reference"]),
         "per": given["per"],
         "work": _read_patterns(given),
     }
+    own = dict(study.data)
     study.data |= {key: value for key, value in chosen.items() if value}
     with show_progress(f"reading the runs of {study.name}"):
         results, summary = summarise_study(study)
     refuse_unreported_quality(summary)
-    show_study(study, results, summary, **{name: given[name] for name in ("as_json", "figures", "form", "every")})
+    shown = {name: given[name] for name in ("as_json", "figures", "form", "every")}
+    if study.data != own and given["figures"] is None and (study.folder / "figures").exists():
+        print_notice("the figures stay as they are, with the goals of the sweep; --figures draws them with these")
+        shown["figures"] = False
+    show_study(study, results, summary, **shown)
     return 0
 
 

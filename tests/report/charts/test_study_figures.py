@@ -14,15 +14,18 @@ from joulelab.analysis.goals import Goal
 from joulelab.analysis.result import Check
 from joulelab.report.charts import study_charts
 from joulelab.report.charts.chart_model import COMPARED_NOTE, EXPANDED_NOTE
+from joulelab.report.charts.print_painter import load_matplotlib, paint_curves
 from joulelab.report.charts.print_pictures import write_study_figures
 from joulelab.report.charts.study_charts import (
     ASSUMED_NOTE,
     HALF_NOTE,
     NO_BARS_NOTE,
+    OWN_BARS_NOTE,
     make_metric_charts,
     make_pareto_chart,
     make_scaling_charts,
 )
+from joulelab.report.charts.svg_painter import paint_svg
 
 pytestmark = pytest.mark.system
 
@@ -159,10 +162,30 @@ def test_a_cap_that_was_not_in_force_has_no_star() -> None:
     curve = make_metric_charts(found)[0].curves[0]
     assert curve.best is not None
     assert curve.x[curve.best] == 200.0
+    chart = make_metric_charts(found)[0]
+    assert (curve.uncapped, chart.list_marks()["uncapped"]) == ((0,), "cap not in force")
+    image = str(paint_svg(chart))
+    assert (image.count("<polygon") + image.count("<circle"), image.count("<g><title>")) == (
+        2,
+        1,
+    )  # the open one is not joined
+    _mpl, Figure = load_matplotlib()
+    axes = Figure().subplots()
+    paint_curves(axes, chart)
+    assert [list(line.get_xdata()) for line in axes.lines if line.get_linestyle() == "-"] == [[200.0, 260.0]]
     front = make_pareto_chart(found)
     assert front is not None
     assert front.curves[0].names[0] == "100 W!"
     assert 0 not in front.curves[0].front
+
+
+def test_a_goal_that_no_cell_reaches_leaves_the_intervals_of_the_cells() -> None:
+    cells = by_cap({260.0: [(100.0, 10.0), (101.0, 10.1)], 200.0: [(90.0, 11.0), (91.0, 11.1)]})
+    dull = [replace(c, trials=tuple(replace(t, facts={"accuracy": 0.5}) for t in c.trials)) for c in cells]
+    charts = {p.name: p for p in make_metric_charts(summarise_cells(dull, goals=[Goal.parse("energy@accuracy>=0.9")]))}
+    assert (charts["energy"].bars, charts["energy"].curves[0].best) == (OWN_BARS_NOTE, None)
+    assert charts["energy"].curves[0].expanded
+    assert charts["time"].bars == COMPARED_NOTE
 
 
 def test_bars_of_single_runs_show_the_assumed_spread_and_say_so() -> None:

@@ -20,8 +20,9 @@ COMPARED_NOTE = (
     "not overlap. Errors that these cells have in common are left out."
 )
 UNSHARED_NOTE = "Error bars (95 %, k = 2) leave out errors that the cells of a line have in common."
-MARK_NAMES = {"best": "best", "tied": "no significant difference", "reference": "reference"}
-FRONT_MARK_NAMES = {"tied": "perhaps on the front", "reference": "reference"}
+NOT_CAPPED = {"uncapped": "cap not in force"}
+MARK_NAMES = {"best": "best", "tied": "no significant difference", "reference": "reference", **NOT_CAPPED}
+FRONT_MARK_NAMES = {"tied": "perhaps on the front", "reference": "reference", **NOT_CAPPED}
 MARKS_NOTE = "Star: best. Ring: no significant difference from it. Square: reference."
 # A family has the same colour in all charts; page/assets/profile_data.js has the same table.
 FAMILY_COLOURS = {
@@ -133,7 +134,10 @@ class HistogramChart:
 
 @dataclass(frozen=True, slots=True)
 class ChartCurve:
-    """Hold the points of one curve; `best`, `tied`, `reference` and `front` are indices of points."""
+    """Hold the points of one curve; `best`, `tied`, `reference`, `front` and `uncapped` are indices of points.
+
+    Points whose cap was not in force (`uncapped`) are open and not joined with others.
+    """
 
     label: str
     x: tuple[float, ...]
@@ -145,6 +149,7 @@ class ChartCurve:
     tied: tuple[int, ...] = ()
     reference: int | None = None
     front: tuple[int, ...] = ()
+    uncapped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +202,7 @@ class CurveChart:
             "best": any(curve.best is not None for curve in self.curves),
             "tied": any(curve.tied for curve in self.curves),
             "reference": any(curve.reference is not None for curve in self.curves),
+            "uncapped": any(curve.uncapped for curve in self.curves),
         }
         return {mark: name for mark, name in names.items() if occurring[mark]}
 

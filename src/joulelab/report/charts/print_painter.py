@@ -76,7 +76,7 @@ TICK_STEPS = (1, 2, 5, 10)
 LETTER_IN, TILE_TEXT_PT = 0.065, 6.5  # of numbers in tiles
 MOST_POINTS = 1500  # of a line of power over time
 # Marks of cells: shape, size in points and width of the edge; shapes differ, so that they can be read in grey.
-MARKS = {"best": ("*", 14.0, 0.8), "tied": ("o", 9.0, 1.1), "reference": ("s", 8.5, 1.3)}
+MARKS = {"best": ("*", 14.0, 0.8), "tied": ("o", 9.0, 1.1), "reference": ("s", 8.5, 1.3), "uncapped": ("D", 4.6, 1.1)}
 TILE_SIGNS = {"best": " ★", "tied": " ○", "reference": " □"}
 POWER_LINES = {"rated": ("#D55E00", "--"), "mean": (DARK, ":"), "idle": (GREY, "-.")}
 
@@ -316,9 +316,12 @@ def _paint_curve(axes: Axes, chart: CurveChart, curve: ChartCurve, k: int) -> No
         xerr=_get_error_ends(curve.x, curve.x_expanded),
         capsize=2.5,
         elinewidth=0.9,
-        **style,
+        color=style["color"],
+        linestyle="none",
     )
-    places = {"tied": curve.tied, "reference": [curve.reference], "best": [curve.best]}
+    joined = [i for i in range(len(curve.x)) if i not in curve.uncapped]
+    axes.plot([curve.x[i] for i in joined], [curve.y[i] for i in joined], zorder=2, **style)
+    places = {"uncapped": curve.uncapped, "tied": curve.tied, "reference": [curve.reference], "best": [curve.best]}
     for mark, indices in places.items():
         for i in indices:
             if i is not None:  # behind the error bars, so that these can be compared

@@ -21,6 +21,7 @@ from joulelab.report import format as fmt
 from joulelab.report.charts.chart_model import (
     COMPARED_NOTE,
     EXPANDED_NOTE,
+    MARK_NAMES,
     MARKS_NOTE,
     UNSHARED_NOTE,
     BarChart,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
 
 NO_BARS_NOTE = "No error bars: each cell has one run, or the accuracy of the meter is unknown."
+OWN_BARS_NOTE = "Error bars: the 95 % intervals (k = 2) of the cells, because no cell can be the best."
+SOME_OWN_NOTE = "Lines without a best cell have the intervals of their cells."
 ASSUMED_NOTE = f"Where a cell has one run, it is assumed to be off by up to {ASSUMED_SPREAD * 100:g} %."
 FRONT_NOTE = "Line: Pareto front."
 HALF_NOTE = "The gain by EDS(2) is by algebra half of gain minus loss."
@@ -154,10 +157,13 @@ def _make_metric_curve(
         format_knobs(line.knobs),
         tuple(places[key] for key in keys),
         tuple(q.value / factor for q in quantities),
-        _list_bars(best, keys, whole * factor) if _is_compared(summary) else _list_expanded(quantities, factor),
+        _list_bars(best, keys, whole * factor)
+        if _is_compared(summary) and best is not None
+        else _list_expanded(quantities, factor),
         best=keys.index(best.cell) if best and best.cell in keys else None,
         tied=tuple(keys.index(key) for key in best.tied if key in keys) if best else (),
         reference=keys.index(line.reference) if line.reference in keys else None,
+        uncapped=tuple(i for i, key in enumerate(keys) if summary.cell(key).uncapped),
     )
 
 
@@ -206,10 +212,13 @@ def _word_bars(summary: StudySummary, curves: Sequence[ChartCurve], metric: Char
         return NO_BARS_NOTE
     if not _is_compared(summary):
         return EXPANDED_NOTE
+    own = [curve.best is None and not curve.names for curve in curves if curve.expanded]
+    if all(own):
+        return OWN_BARS_NOTE
     compared = [cell.compared for cell in summary.cells if cell.compared is not None]
     is_assumed = any(not m.time.known for m in compared) if metric.goal.name != "energy" else False
     is_assumed |= metric.goal.needs_energy and any(m.energy is not None and not m.spread for m in compared)
-    return f"{COMPARED_NOTE} {ASSUMED_NOTE}" if is_assumed else COMPARED_NOTE
+    return " ".join((COMPARED_NOTE, *([ASSUMED_NOTE] if is_assumed else []), *([SOME_OWN_NOTE] if any(own) else [])))
 
 
 def make_pareto_chart(summary: StudySummary) -> CurveChart | None:
@@ -239,6 +248,7 @@ def make_pareto_chart(summary: StudySummary) -> CurveChart | None:
                 tied=tuple(keys.index(key) for key in front.unsure if key in keys),
                 reference=keys.index(line.reference) if line.reference in keys else None,
                 front=tuple(keys.index(key) for key in front.cells if key in keys),
+                uncapped=tuple(i for i, key in enumerate(keys) if summary.cell(key).uncapped),
             )
         )
     per = summary.lines[0].per
@@ -294,6 +304,7 @@ def _choose_points(curve: ChartCurve, chosen: list[int]) -> ChartCurve:
         tied=tuple(new[i] for i in curve.tied if i in new),
         reference=None if curve.reference is None else new.get(curve.reference),
         front=tuple(new[i] for i in curve.front if i in new),
+        uncapped=tuple(new[i] for i in curve.uncapped if i in new),
     )
 
 
@@ -359,6 +370,7 @@ def convert_to_bars(chart: CurveChart) -> CurveChart | BarChart:
             is_reference = i == curve.reference
             mark = "best" if i == curve.best else "tied" if i in curve.tied else "reference" if is_reference else ""
             label = chart.ticks[round(x)] + (" (reference)" if is_reference and mark != "reference" else "")
+            label += f" ({MARK_NAMES['uncapped']})" if i in curve.uncapped else ""
             expanded = curve.expanded[i] if curve.expanded else None
             text = format_point(y, expanded)
             bars.append(ChartBar(label, y, expanded, text, 0, mark))

@@ -47,7 +47,7 @@ FRONT_LABELS = 12
 DESCRIBED_CURVES = 8
 TILE, TILE_HEIGHT, WIDE_TILES = 44.0, 34.0, 24  # more columns than WIDE_TILES: half as wide
 SCALE_WIDTH, SCALE_STEPS = 160.0, 10
-MARK_SHAPES = {"best": "star", "tied": "ring", "reference": "square"}
+MARK_SHAPES = {"best": "star", "tied": "ring", "reference": "square", "uncapped": "open"}
 # Where a name may stand beside its point, the best place first.
 NAME_PLACES = ((9, -5, "start"), (12, 4, "start"), (-9, 13, "end"), (9, 14, "start"), (-9, -5, "end"), (-12, 4, "end"))
 # Corners of the points of curves, in half widths from the centre; a circle has none.
@@ -299,7 +299,7 @@ def draw_path(points: Sequence[Place], class_: str, *, is_closed: bool = False, 
 
 
 def draw_mark(shape: str, x: float, y: float, colour: int, size: float = SWATCH) -> Html:
-    """Draw a mark: box, line, dot, star (best), ring (tied), square (reference), or a point on a line."""
+    """Draw a mark: box, line, dot, star (best), ring (tied), square (reference), open (uncapped), point on a line."""
     half, number = size / 2, colour % COLOUR_COUNT
     if shape in POINT_CORNERS:
         return join_html([draw_line(x - half, y, x + half, y, f"line{number}"), draw_point(shape, x, y, colour)])
@@ -311,6 +311,9 @@ def draw_mark(shape: str, x: float, y: float, colour: int, size: float = SWATCH)
         return draw_shape("circle", f"mark-tied line{number}", cx=x, cy=y, r=half)
     if shape == "square":
         return draw_rect(x - half, y - half, size, size, f"mark-reference line{number}")
+    if shape == "open":
+        corners = [(x - half, y), (x, y - half), (x + half, y), (x, y + half)]
+        return draw_path(corners, f"mark-reference line{number}", is_closed=True)
     if shape == "star":
         radii = [half * 1.3 * (1.0 if k % 2 == 0 else 0.45) for k in range(10)]
         angles = [math.pi * k / 5 - math.pi / 2 for k in range(10)]
@@ -546,7 +549,8 @@ def _draw_curve(frame: ChartFrame, chart: CurveChart, curve: ChartCurve, places:
     shapes: list[Html] = []
     if chart.is_joined:
         dash = DASHES[(k + k // len(POINT_SHAPES)) % len(DASHES)]
-        shapes.append(draw_path(places, class_, dash=dash))
+        joined = [place for i, place in enumerate(places) if i not in curve.uncapped]
+        shapes.append(draw_path(joined, class_, dash=dash))
     for i, (x, y) in enumerate(places):
         if curve.expanded:
             low, high = _list_ends(curve.y[i : i + 1], curve.expanded[i : i + 1], signed=chart.is_signed)
@@ -554,7 +558,11 @@ def _draw_curve(frame: ChartFrame, chart: CurveChart, curve: ChartCurve, places:
         if curve.x_expanded:
             low, high = _list_ends(curve.x[i : i + 1], curve.x_expanded[i : i + 1])
             shapes += _draw_whisker((frame.x(low), y), (frame.x(high), y), class_)
-    return [*shapes, *(draw_point(shape, *at, k, _word_point(chart, curve, i)) for i, at in enumerate(places))]
+    for i in curve.uncapped:
+        title = tag("title", escape_unprintable(_word_point(chart, curve, i)))
+        shapes.append(tag("g", title, draw_mark("open", *places[i], k)))
+    filled = [(i, at) for i, at in enumerate(places) if i not in curve.uncapped]
+    return [*shapes, *(draw_point(shape, *at, k, _word_point(chart, curve, i)) for i, at in filled)]
 
 
 def _word_point(chart: CurveChart, curve: ChartCurve, i: int) -> str:

@@ -152,6 +152,7 @@ def _show_metrics(summary: StudySummary) -> list[PageBlock]:
         charts = study_charts.make_metric_charts(group) if len(group.cells) > 1 else []
         if charts and not blocks:
             blocks.append(Paragraph(charts[0].bars))
+        charts = [_add_own_bars(chart, charts[0].bars) for chart in charts]
         if name and len(groups) > 1 and charts:
             blocks.append(Subheading(name))
         blocks += [_show_curves(chart, name) for chart in charts if chart.name in shown]
@@ -159,6 +160,12 @@ def _show_metrics(summary: StudySummary) -> list[PageBlock]:
         if folded:
             blocks.append(FoldedBlocks(f"{len(folded)} more charts: gains against the reference", folded))
     return blocks
+
+
+def _add_own_bars(chart: CurveChart, bars: str) -> CurveChart:
+    """Explain bars below a chart, if they are intervals of cells while others compare cells, or the reverse."""
+    differs = chart.bars != bars and study_charts.OWN_BARS_NOTE in (chart.bars, bars)
+    return replace(chart, note=chart.caption) if differs else chart
 
 
 def _show_curves(chart: CurveChart, group: str) -> PageBlock:

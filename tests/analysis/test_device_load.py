@@ -28,7 +28,7 @@ from joulelab.report.tables import write_terminal
 from joulelab.report.terminal import write_blocks
 from joulelab.study.results import make_trial
 
-SECONDS = np.arange(0.0, 21.0)
+SECONDS = np.arange(0.0, 20.1, 0.25)
 NONE = np.nan
 
 
@@ -38,20 +38,26 @@ def curve(seconds, loads) -> LoadCurve:
 
 
 def test_a_reading_counts_for_the_time_since_the_one_before():
-    found = curve([1, 2, 3, 4, 6, 7, 8], [0.2, 0.2, 0.8, 0.8, 0.5, 0.1, 0.1])
-    assert found.compute_mean(ns(0), ns(8)) == pytest.approx((0.4 + 1.6 + 1.0 + 0.2) / 8)
-    assert found.compute_mean(ns(1), ns(4)) == pytest.approx((0.2 + 1.6) / 3)
-    assert found.compute_mean(ns(4.5), ns(8)) == pytest.approx((0.75 + 0.2) / 3.5)
-    assert found.find_maximum(ns(5), ns(9)) == 0.5
+    found = curve([*range(1, 11), 12, 13, 14], [0.2] * 5 + [0.8] * 5 + [0.5, 0.1, 0.1])
+    assert found.compute_mean(ns(0), ns(14)) == pytest.approx((1.0 + 4.0 + 1.0 + 0.2) / 14)
+    assert found.compute_mean(ns(0), ns(10)) == pytest.approx(0.5)
+    assert found.compute_mean(ns(2.5), ns(14)) == pytest.approx((0.5 + 4.0 + 1.0 + 0.2) / 11.5)
+    assert found.find_maximum(ns(11), ns(15)) == 0.5
 
 
 def test_a_gap_is_no_part_of_the_mean_and_a_load_that_was_hardly_read_is_not_known():
-    found = curve([1, 2, 3, 4, 12, 13, 14], [1.0] * 7)
-    assert found.compute_mean(ns(0), ns(14)) == pytest.approx(1.0)  # seven of 14 seconds
-    assert found.compute_mean(ns(0), ns(14.5)) is None
-    assert found.compute_mean(ns(2), ns(3)) is None  # two readings
+    found = curve([*range(1, 6), *range(16, 21)], [1.0] * 10)
+    assert found.compute_mean(ns(0), ns(20)) == pytest.approx(1.0)  # ten of 20 seconds
+    assert found.compute_mean(ns(0), ns(20.5)) is None
     assert found.compute_mean(ns(4), ns(4)) is None
     assert curve([1, 2, 3, 4], [1.0, NONE, NONE, 1.0]).find_maximum(ns(0), ns(9)) is None
+
+
+def test_a_mean_of_few_readings_is_not_known():
+    found = curve(range(1, 11), [0.98] * 10)
+    assert found.compute_mean(ns(0), ns(10)) == pytest.approx(0.98)
+    assert found.compute_mean(ns(0), ns(9)) is None
+    assert found.find_maximum(ns(0), ns(3)) == 0.98
 
 
 def make_folder(tmp_path, **meta) -> Folder:
@@ -118,11 +124,11 @@ def test_load_goes_into_trials_and_cells(result):
 
 def test_of_two_meters_the_one_with_more_readings_counts_and_other_hosts_are_named(tmp_path):
     folder = Folder(tmp_path).add("nvml", gpu(0), T, *busy(50.0, 400.0))
-    folder.add("prometheus", state(0, "load"), SECONDS[::5], np.full(5, 0.2))
+    folder.add("prometheus", state(0, "load"), SECONDS[::20], np.full(5, 0.2))
     folder.add("nvml", state(0, "load"), SECONDS, np.where(SECONDS == 9, 2e7, 0.6))  # once a mark for "no value"
-    folder.add("smi", state(0, "load"), SECONDS[::5], np.full(5, 0.3))
+    folder.add("smi", state(0, "load"), SECONDS[::20], np.full(5, 0.3))
     (folder.path / "node2" / "marks").mkdir(parents=True)
-    folder.add("nvml", state(0, "load"), SECONDS, np.full(21, 1.0), host="node2")
+    folder.add("nvml", state(0, "load"), SECONDS, np.full(SECONDS.size, 1.0), host="node2")
     result = analyse_run(folder.marks("9-9", begin(START, 1, "epoch"), end(END, 1)).close(START, END).open())
     assert result.busiest == {"gpu:0": 0.6}
     assert [(load.host, load.mean) for load in result.gpu_loads] == [

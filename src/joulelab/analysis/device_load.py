@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from joulelab.store.run_reader import Run
 
 LOAD_CHANNEL = "load"
-FEWEST_LOADS = 3  # readings of a GPU's load needed to know its mean, or to call the GPU unused
+FEWEST_LOADS = 3  # readings of a GPU's load needed to know its maximum, or to call the GPU unused
+FEWEST_FOR_MEAN = 10  # readings of a GPU's load needed to know its mean: three in a short run are off by 15 %
 MOST_LOAD = 1.001  # share of one; a reading above it is no load: DCGM's mark for "no value" is about 2e9 %
 LEAST_COVERED = 0.5  # share of a time span that readings of a load must cover for its mean to be known
 
@@ -79,9 +80,9 @@ class LoadCurve:
         return cls(host, scope, readings, edges, np.cumsum(busy), np.cumsum(covered))
 
     def compute_mean(self, a: int, b: int) -> float | None:
-        """Return the mean load over the covered part of [a, b], None if readings cover too little of it."""
+        """Return the mean load over the covered part of [a, b], None if they are too few or cover too little of it."""
         seen = self.readings.between(a, b)
-        if b <= a or seen.stop - seen.start < FEWEST_LOADS:
+        if b <= a or seen.stop - seen.start < FEWEST_FOR_MEAN:
             return None
         covered, busy = (
             float(np.diff(np.interp((a, b), self.edges_ns, of))[0]) for of in (self.covered_s, self.busy_s)

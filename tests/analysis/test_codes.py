@@ -13,7 +13,8 @@ cap.changed cap.differs cap.keeper-died cap.left cap.not-restored cap.overridden
 cap-not-enforced clock-stepped clocks cords counter-frozen counter-reset counter-wrap
 damaged disk does-not-follow ending.killed ending.live ending.not-recorded estimate gaps hidden-gpus
 idle-drifted idle-gpus impossible impossible-power.negative impossible-power.outlier impossible-power.too-high
-impossible-power.wrong-unit in-step.meter in-step.steps interval joined-apart keeper late meters-disagree
+impossible-power.wrong-unit in-step.meter in-step.steps interval joined-apart joined-failed joined-other-command keeper
+late meters-disagree
 not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
 paused power-meter quality
 recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing silent-meter slow-refresh source

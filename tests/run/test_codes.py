@@ -11,7 +11,8 @@ config.entry-exists config.keyring config.keyring-entry config.missing-value con
 config.no-notebook config.no-parameters config.no-secret config.no-such-file config.no-visible-gpu
 config.no-workload config.not-a-meter config.not-a-notebook config.not-a-parameter config.not-an-archive
 config.not-ended config.not-loaded config.not-measurable config.not-measured config.not-one-job config.not-one-node
-config.not-open config.not-written config.one-run config.parameter-twice config.replaces-notebook config.run-twice
+config.not-open config.not-written config.one-run config.parameter-twice
+config.partly-simulated config.replaces-notebook config.run-twice
 config.secret-in-plain-text config.secret-source config.secret-unreadable config.two-names config.unknown-entry
 config.unknown-gpu config.unknown-kind config.unknown-meter config.unknown-option config.unknown-parameter
 config.unknown-preset config.unknown-workload config.unreadable config.unsafe-change config.unused-entry

@@ -122,6 +122,39 @@ def test_sealed_runs_idle_times_and_an_exit_code_are_taken_over(tmp_path):
     assert analyse(run).energy.value == pytest.approx(found.energy.value)
 
 
+def edit_meta(run, **more):
+    meta = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**meta, **more}))
+    return run
+
+
+def test_nodes_that_failed_or_ran_another_command_are_named(tmp_path):
+    words = ["torchrun", "--node-rank", "0", "train.py"]
+    first = edit_meta(make_node(tmp_path / "a"), command=words)
+    alike = edit_meta(make_node(tmp_path / "b", "node2", boot="c", exit_code=3), command=[*words[:2], "1", words[3]])
+    ended = {"outcome": "signal", "exit_code": None, "signal": 9}
+    other = edit_meta(make_node(tmp_path / "c", "node3", boot="d", start=4.5, **ended), command=["sleep", "9"])
+    lost = make_node(tmp_path / "d", "a-node", boot="e", outcome="killed")
+    checks = analyse(join_runs(tmp_path / "runs", [first, alike, other, edit_meta(lost, command=words)])).checks
+    ends = {(c.scope, c.texts["end"]) for c in checks if c.code == "joined-failed"}
+    assert ends == {("node2", "exit 3"), ("node3", "signal 9"), ("a-node", "killed")}
+    assert [(c.scope, c.texts) for c in checks if c.code == "joined-other-command"] == [
+        ("node3", {"command": "sleep 9"})
+    ]
+    assert [c.scope for c in checks if c.code == "joined-apart"] == ["node3"]  # by 4 % of the time
+
+
+def test_reasons_of_a_gap_are_those_of_its_own_node(tmp_path):
+    first, other = make_node(tmp_path / "a", end=36.0), make_node(tmp_path / "b", "node2", boot="c")
+    gap = {"t": ns(5), "event": "gap", "meter": "rapl", "stream": "cpu:0", "from": ns(5), "reason": "unplugged"}
+    late = {"t": ns(5), "event": "meter", "meter": "rapl", "status": "unavailable", "what": "no zones"}
+    for lines in ([gap], [late]):
+        (other / "node2" / "events.0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        checks = analyse(join_runs(tmp_path / "runs", [first, other])).checks
+        (found,) = [c for c in checks if c.code == "gaps"]
+        assert (found.scope, found.texts) == ("node1/cpu:0", {"doctor": "rapl"})
+
+
 def test_machines_of_one_name_are_two_nodes(tmp_path):
     first, other = make_node(tmp_path / "a"), make_node(tmp_path / "b", boot="c", watts=100.0)
     found = analyse(join_runs(tmp_path / "runs", [first, other]))
@@ -169,9 +202,15 @@ def join_joined(tmp_path):
     return [join_runs(tmp_path / "both", two), make_node(tmp_path / "c", "node3", boot="d")]
 
 
+def join_simulated(tmp_path):
+    simulated = make_node(tmp_path / "b", "node2", boot="c")
+    return [make_node(tmp_path / "a"), edit_meta(simulated, environment={"JOULELAB_TWIN": "2xh100"})]
+
+
 @pytest.mark.parametrize(
     ("make", "code"),
     [
+        (join_simulated, "partly-simulated"),
         (join_one, "one-run"),
         (join_twice, "run-twice"),
         (join_one_machine, "counted-twice"),

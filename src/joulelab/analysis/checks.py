@@ -5,6 +5,8 @@ A check is a code with numbers and names. `report/messages` has the sentence and
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from joulelab.analysis.meter_checks import check_meters
 from joulelab.analysis.result import Check, CheckStatus, GroupResult, MeterComparison, ScopeResult
 from joulelab.core.scope import find_family
 from joulelab.core.text import escape_unprintable
+from joulelab.store.run_folder import JOINED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 # Tables of load, caps, temperature and fans: no energy is in them.
 WITHOUT_ENERGY = ("host", "state", "cooling")
 DOCUMENTS = ("run.json", "end.json")  # time span and host of the workload are in them
+APART_SHARE = 0.02  # of the time of a joined run: commands that begin or end further apart are named
 HOLE_PERIODS, HOLE_S = 5.0, 1.0  # nothing of a node for longer than this, whichever is longer, is a hole
 MOST_NAMED = 3
 
@@ -181,12 +185,37 @@ def _check_span(run: RunEvidence) -> Iterator[Check]:
 # Several nodes.
 
 
+def _compare_nodes(run: RunEvidence) -> Iterator[Check]:
+    """Name the nodes of a joined run whose command failed, and those whose command was another than the first's."""
+    nodes = [event for event in run.list_events(JOINED) if isinstance(event.get("command"), list)]
+    nodes.sort(key=lambda event: int(event.get("place", 0)))
+    ends = [_word_end(event) for event in nodes]
+    for event, end in zip(nodes, ends, strict=True):
+        if end != "exit 0" and "exit 0" in ends:
+            yield Check("joined-failed", "note", str(event["host"]), texts={"end": end})
+    for event in nodes[1:]:
+        if _drop_rank(event["command"]) != _drop_rank(nodes[0]["command"]):
+            command = escape_unprintable(shlex.join(map(str, event["command"])))
+            yield Check("joined-other-command", "note", str(event["host"]), texts={"command": command})
+
+
+def _word_end(event: Mapping[str, Any]) -> str:
+    outcome, keys = str(event.get("outcome")), {"exit": "exit_code", "signal": "signal"}
+    return f"{outcome} {event.get(keys[outcome])}" if outcome in keys else outcome
+
+
+def _drop_rank(command: Sequence[object]) -> str:
+    """Return a command without the number of its node: `--node-rank 1`."""
+    return re.sub(r"(rank[= ])\d+", r"\1", " ".join(map(str, command)), flags=re.IGNORECASE)
+
+
 def _check_nodes(run: RunEvidence) -> Iterator[Check]:
     yield from _find_absent_nodes(run)
     for host, (start_ns, end_ns) in run.nodes.items():
         late_s, early_s = (start_ns - run.start_ns) * 1e-9, (run.end_ns - end_ns) * 1e-9
-        if max(late_s, early_s) > HOLE_S:
+        if max(late_s, early_s) > min(HOLE_S, APART_SHARE * (run.end_ns - run.start_ns) * 1e-9):
             yield Check("joined-apart", "note", host, {"late_s": late_s, "early_s": early_s})
+    yield from _compare_nodes(run)
     by_host: dict[str, list[ScopeChannels]] = {}
     for scope in run.channels:
         if scope.host not in run.accounts.events:

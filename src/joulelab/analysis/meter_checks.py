@@ -116,17 +116,19 @@ def _check_gaps(run: RunEvidence) -> Iterator[Check]:
         if lost <= GAP_WARNING or s.host in run.accounts.events:
             continue
         names = streams[s.host, s.scope]
-        reasons = {g.reason for g in run.gaps if (g.meter, g.stream) in names}
-        texts = {"reason": "; ".join(sorted(reasons))} if reasons else _find_late_meter(run, {m for m, _ in names})
+        own = {str(e.get("reason", "")) for e in run.list_events("gap") if e.get("host", s.host) == s.host}
+        reasons = {g.reason for g in run.gaps if (g.meter, g.stream) in names and g.reason in own}
+        meters = {meter for meter, _ in names}
+        texts = {"reason": "; ".join(sorted(reasons))} if reasons else _find_late_meter(run, s.host, meters)
         is_cut = any(p.lost and p.path.name.startswith(f"{s.reading.meter}.") for p in run.damage)
         texts |= {} if is_cut else run.name_doctor(s.reading.meter)
         status: CheckStatus = "failed" if lost > GAP_FAILED else "warning"
         yield Check("gaps", status, run.name_scope(s), {"lost_share": lost}, texts)
 
 
-def _find_late_meter(run: RunEvidence, meters: set[str]) -> dict[str, str]:
-    """Return a meter that was opened late, and the reason in its event."""
-    for event in run.list_events("meter"):
+def _find_late_meter(run: RunEvidence, host: str, meters: set[str]) -> dict[str, str]:
+    """Return a meter of a host that was opened late, and the reason in its event."""
+    for event in (e for e in run.list_events("meter") if e.get("host", host) == host):
         if event.get("meter") in meters and event.get("status") != "open":
             reason = str(event.get("what") or event.get("status"))
             return {"late_meter": str(event["meter"]), "late_reason": reason}

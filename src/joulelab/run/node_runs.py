@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 EVENTS_FILE = "events.joined.jsonl"
 TAKEN_KEYS = ("command", "cwd", "user", "python", "options", "environment", "twin", "started")
+ENDING_KEYS = ("outcome", "exit_code", "signal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,20 @@ class NodeRun:
         """Convert a time of this node to UTC, by the clock pair of its start."""
         return int(self.meta["started"]["utc_ns"]) + t_ns - int(self.meta["started"]["mono_ns"])
 
-    def list_events(self) -> list[dict[str, Any]]:
-        """Return the events that the joined run needs in addition to the events of this run."""
+    @property
+    def is_simulated(self) -> bool:
+        """Return whether its meters were those of a twin."""
+        return bool(self.meta.get("twin") or (self.meta.get("environment") or {}).get("JOULELAB_TWIN"))
+
+    def list_events(self, place: int) -> list[dict[str, Any]]:
+        """Return the events that the joined run needs in addition to the events of this run, the node at a `place`."""
         idle = {} if self.idle is None else {"from": self.idle[0], "to": self.idle[1]}
         times = {"start_ns": self.start_ns, "end_ns": self.end_ns, **idle}
         events = [
             {"t": pair["mono_ns"], "event": "clock", **pair} for pair in (self.meta["started"], self.end["ended"])
         ]
-        return [*events, {"t": self.start_ns, "event": JOINED, "run": self.path.name, **times}]
+        about = {key: self.end.get(key) for key in ENDING_KEYS} | {"command": list(self.meta.get("command") or [])}
+        return [*events, {"t": self.start_ns, "event": JOINED, "run": self.path.name, "place": place, **about, **times}]
 
 
 def join_runs(
@@ -96,7 +103,7 @@ def join_runs(
             rated_w = (node.meta.get("options") or {}).get("node", {}).get("rated_w") if k else None
             rated = {"t": node.start_ns, "event": "rated", "scope": "node.ac", "watts": rated_w}
             more = ([] if k else [every]) + ([] if rated_w is None else [rated])
-            write_lines(find_host_dir(run, host) / EVENTS_FILE, [*node.list_events(), *more])
+            write_lines(find_host_dir(run, host) / EVENTS_FILE, [*node.list_events(k), *more])
         end_run(run, _describe_end(nodes))
         write_manifest(run, rows)
     except BaseException as error:
@@ -152,6 +159,12 @@ def refuse_other_jobs(nodes: Sequence[NodeRun]) -> None:
                 why = f"{other.path.name} and {node.path.name} measured the same devices ({other.host}, {node.host})"
                 then = "join one run of each node: only the first process of a node records"
                 raise ConfigError(what, why=why, next=then, code="config.counted-twice")
+    simulated = [node for node in nodes if node.is_simulated]
+    if 0 < len(simulated) < len(nodes):
+        why = f"{', '.join(node.path.name for node in simulated)}: simulated by a twin; the others are not"
+        then = "join runs that are all measured, or all simulated"
+        raise ConfigError("a total would be neither measured nor simulated", why=why, next=then,
+                          code="config.partly-simulated")  # fmt: skip
     begun = max(nodes, key=lambda node: node.to_utc_ns(node.start_ns))
     ended = min(nodes, key=lambda node: node.to_utc_ns(node.end_ns))
     if begun.to_utc_ns(begun.start_ns) >= ended.to_utc_ns(ended.end_ns):
@@ -189,7 +202,7 @@ def _describe_end(nodes: Sequence[NodeRun]) -> dict[str, Any]:
     first = nodes[0]
     failed = [n for n in nodes if (n.end.get("outcome"), n.end.get("exit_code")) != ("exit", 0)]
     worst = (failed or nodes)[0].end
-    outcome = {key: worst.get(key) for key in ("outcome", "exit_code", "signal")}
+    outcome = {key: worst.get(key) for key in ENDING_KEYS}
     messages = [f"{node.host}: {node.end['message']}" for node in nodes if node.end.get("message")]
     to_first = first.to_utc_ns(0)
     return {

@@ -90,8 +90,14 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "joined-apart": (
         "note",
-        "{scope}: its command began {late_s:s} after the first and ended {early_s:s} before the last; its energy is that of its own command",
+        "{scope}: its command began {late_s:s} after the first and ended {early_s:s} before the last; its energy and mean power are those of its own command, mean powers of sums are over the time of all nodes",
         "start the command on all nodes at the same time",
+    ),
+    "joined-failed": ("note", "{scope}: its command ended with {end}, that of another node with exit 0", ""),
+    "joined-other-command": (
+        "note",
+        "{scope}: its command is not that of the first node: {command}",
+        "join the runs of one job",
     ),
     # Meters.
     "power-meter": ("failed", "no power meter was read, so there is no energy", METERS),

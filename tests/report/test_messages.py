@@ -36,8 +36,8 @@ MEANS = "Mean ± standard deviation of"
 
 CODES = """
 check-failed data-differ different-devices executor in-step one-run-each one-run-group other-twin points-differ
-runs-left-out same-devices same-devices.groups simulated simulated-differ
-store.no-host
+runs-left-out runs-not-succeeded same-devices same-devices.groups simulated simulated-differ
+store.no-host work-lacking
 """
 
 

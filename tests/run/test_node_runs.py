@@ -13,11 +13,14 @@ from tests.analysis.virtual import BASE, NS, ns
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import add_quantities
+from joulelab.report.run_rows import list_phase_rows
+from joulelab.report.run_tables import name_ending
 from joulelab.run.node_runs import join_runs
 from joulelab.store.run_folder import list_runs, read_end, read_meta
 from joulelab.store.run_reader import open_run
 from joulelab.store.seal import seal_run
 from joulelab.store.verification import verify_run
+from joulelab.study.results import make_trial
 
 T = np.arange(0, 20, 0.1)
 ERROR_NS = 2_000_000  # of each clock
@@ -99,6 +102,9 @@ def test_a_phase_takes_the_other_node_by_its_clock_and_only_while_its_command_ra
     assert phase.work == {"samples": 20.0}
     energy = phase.energy["measured"]
     assert energy.value == pytest.approx(300 * 11 + 200 * 11, rel=1e-6)
+    (row,) = list_phase_rows(found)
+    trial = make_trial(found).phases["epoch"]
+    assert (row.energy, row.work) == (energy, phase.work) == (trial.energies["measured"], trial.work)
     off_s = (4 * ERROR_NS + 4 * 201) / 2 * 1e-9
     assert energy.budget()["clock"] == pytest.approx(200 * off_s * np.sqrt(2 / 3), rel=0.01)
     assert "clock" not in found.energy.budget()
@@ -135,7 +141,9 @@ def test_nodes_that_failed_or_ran_another_command_are_named(tmp_path):
     ended = {"outcome": "signal", "exit_code": None, "signal": 9}
     other = edit_meta(make_node(tmp_path / "c", "node3", boot="d", start=4.5, **ended), command=["sleep", "9"])
     lost = make_node(tmp_path / "d", "a-node", boot="e", outcome="killed")
-    checks = analyse(join_runs(tmp_path / "runs", [first, alike, other, edit_meta(lost, command=words)])).checks
+    result = analyse(join_runs(tmp_path / "runs", [first, alike, other, edit_meta(lost, command=words)]))
+    assert name_ending(result) == "exit 3 on node2"
+    checks = result.checks
     ends = {(c.scope, c.texts["end"]) for c in checks if c.code == "joined-failed"}
     assert ends == {("node2", "exit 3"), ("node3", "signal 9"), ("a-node", "killed")}
     assert [(c.scope, c.texts) for c in checks if c.code == "joined-other-command"] == [

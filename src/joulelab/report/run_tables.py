@@ -224,11 +224,12 @@ def describe_command(result: Result, width: int) -> str:
 
 
 def name_ending(result: Result) -> str:
-    """Return how the workload ended, in words."""
+    """Return how the workload ended, in words; of nodes that ended differently, on the first that failed."""
+    where = next((f" on {check.scope}" for check in result.checks if check.code == "joined-failed"), "")
     if result.outcome == "exit":
-        return f"exit {result.exit_code}"
+        return f"exit {result.exit_code}{where}"
     if result.outcome == "signal":
-        return f"killed by {SIGNALS.get(result.signal or 0, f'signal {result.signal}')}"
+        return f"killed by {SIGNALS.get(result.signal or 0, f'signal {result.signal}')}{where}"
     words = {"not-started": "could not be started", "interrupted": "interrupted before it began"}
     words |= {"live": "still running", "killed": "joulelab was killed"}
     return words.get(result.outcome, result.outcome)

@@ -186,6 +186,7 @@ def test_a_meter_that_scatters_more_than_the_load_moves_is_not_judged():
 
 def test_a_record_too_short_for_any_lag_shows_no_movement():
     assert not is_judged(np.linspace(100.0, 400.0, 40), 0.1, slow_s=1.0)
+    assert not is_judged(np.linspace(100.0, 400.0, 8), 5.0, slow_s=0.5)  # many readings, few means of the fast meters
 
 
 # Lags.

@@ -504,6 +504,16 @@ command = ["train", "--rate={rate}"]
     assert write_sweep(plan, "train", 7) == expected
 
 
+def test_a_sweep_of_a_notebook_reads_back_as_the_same_cells(tmp_path: Path) -> None:
+    notebook(tmp_path, "k = 1\nm = 2\n")
+    words, knobs = ("train.ipynb", "k={k}", "m=3"), [Knob.parse("k", "10,20")]
+    plan = Plan(make_cells(Workload(words, kind="notebook"), knobs), goals=("energy",))
+    (tmp_path / "s.toml").write_text(write_sweep(plan, "s"), encoding="utf-8")
+    assert [c.key for c in read_study(tmp_path / "s.toml").plan.cells] == [c.key for c in plan.cells]
+    with pytest.raises(ConfigError, match="not all parameters"):
+        write_sweep(Plan(make_cells(Workload((*words, "--pause=1"), kind="notebook"), knobs)), "s")
+
+
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     knobs = [Knob.parse("cap", "100,200"), Knob.parse("gpus", "1,2")]
     found = make_cells(Workload(("train",)), knobs)

@@ -153,7 +153,7 @@ def _check_programs(
         return cell.workload.name, cell.workload.node_type, fill_command(cell.workload.command[:1], texts)[0]
 
     for name, node, program in dict.fromkeys(find_start(cell) for cell in cells if not cell.workload.kind):
-        with refusals.collect_error(("workloads", name, "command"), f"workload {name}", "command"):
+        with refusals.collect_error(("workloads", name, "command"), f"workload {name}".rstrip(), "command"):
             check_program(program, environ, nodes[node].environment, beside)
 
 

@@ -17,7 +17,7 @@ from joulelab.run.config.config_files import read_toml
 from joulelab.run.config.toml_writing import format_table
 from joulelab.study import executors
 from joulelab.study.folder import MAX_REPEATS, VALID_NAME, Plan, PrecisionTarget, Settings, check_name, parse_precision
-from joulelab.study.knobs import NODE, PHASE, WORKLOAD, read_cooling
+from joulelab.study.knobs import KNOB_NAME, NODE, PHASE, WORKLOAD, read_cooling
 from joulelab.study.matrix import GPUS_ADVICE, LOCAL, SLURM, TWIN, NodeType
 from joulelab.study.study_workloads import (
     MIN_TIME_S,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.study.knobs import Condition, Value
+    from joulelab.study.matrix import Workload
 
 
 MIN_JOB_TIME_S = 1.0
@@ -398,7 +399,7 @@ def write_sweep(plan: Plan, name: str, seed: int | None = None) -> str:
         "estimate": settings.estimate or None,
         "rated_cpu": settings.rated_cpu_w,
     }
-    own: dict[str, Any] = {"command": list(workload.command)}
+    own = _describe_notebook(workload) if workload.kind else {"command": list(workload.command)}
     if plan.work:
         own["work"] = [each["pattern"] for each in plan.work]
         own |= {"work_sum": True} if plan.work[0]["add"] else {}
@@ -406,6 +407,17 @@ def write_sweep(plan: Plan, name: str, seed: int | None = None) -> str:
     parts = [format_table("", {key: value for key, value in top.items() if value is not None})]
     parts += [format_table("knobs", varied)] if varied else []
     return "\n".join([*parts, SWEEP_REMARK + format_table('workloads.""', own)])
+
+
+def _describe_notebook(workload: Workload) -> dict[str, Any]:
+    """Return the keys of a notebook; knobs that are its parameters need no key. Raises ConfigError."""
+    file, *words = workload.command
+    if any(KNOB_NAME.fullmatch(word.partition("=")[0]) is None or "=" not in word for word in words):
+        then = "write NAME=VALUE after the notebook, and options like pause into the file"
+        raise ConfigError("the words after the notebook are not all parameters", where="study file", next=then)
+    given = dict(word.split("=", 1) for word in words)
+    fixed = {name: text for name, text in given.items() if text != f"{{{name}}}"}
+    return {"notebook": file} | ({"parameters": fixed} if fixed else {})
 
 
 def _format_value(value: Value) -> int | str:

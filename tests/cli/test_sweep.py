@@ -14,10 +14,13 @@ import click
 import pytest
 from tests.study.bench import claims, environment, finish, is_alive, start, sweep, wait_for
 
+from joulelab.cli.study_driver import describe_event
 from joulelab.cli.sweep import GROUPS, STUDY_KEYS, command
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.store.run_reader import open_run
+from joulelab.study.drive import SlotEvent
+from joulelab.study.matrix import LOCAL, PlannedCell, Workload
 from joulelab.study.slots import read_slot
 from joulelab.study.study_file import StudyKeys
 from joulelab.twin.model import RTX6000, Node
@@ -273,3 +276,9 @@ def test_options_that_moved_to_study_files_are_hidden_work_and_name_a_key_that_e
     (line,) = [line for line in call("sweep", *words).stderr.splitlines() if "--write" in line]
     assert "--idle, --no-meter" in line
     assert "(idle, no_meters)" in line
+
+
+def test_a_slot_that_cannot_be_analysed_is_not_simply_done(tmp_path: Path) -> None:
+    cell = PlannedCell(Workload(("true",), "w", LOCAL), {})
+    event = SlotEvent("done", cell, tmp_path / "r01", finished=1, total=9, details={"problems": ["Defect: x"]})
+    assert describe_event(event) == "[1/9] w (r01): done, but not analysed; Defect: x"

@@ -217,7 +217,8 @@ def describe_event(event: SlotEvent, scope: str | None = None) -> str:
         state = "" if event.what == "done" else f"{event.what}: "
         head = f"{cell}: {state}{fmt.format_duration(event.trial.time_s)}, {used}"
     else:
-        head = f"{cell}: {event.what}" + (f" ({event.why})" if event.why else "")
+        what = f"{event.what}, but not analysed" if event.what.endswith("done") else event.what
+        head = f"{cell}: {what}" + (f" ({event.why})" if event.why else "")
     parts = []
     if event.what.startswith("failed") and (last_line := read_last_error(event.slot)):
         parts.append(f"{last_line} ({event.slot / ERR})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -91,7 +92,15 @@ def test_runs_that_failed_and_work_that_lacks_are_named(base: Result) -> None:
     ):
         texts = {note.code: assert_note_worded(note, COMPARISON) or note.texts for note in found}
         assert texts["runs-not-succeeded"] == {"names": (f"{broken.run} (exit 3)",)}
-        assert texts["work-lacking"] == {"kinds": ("samples",)}
+        assert texts["work-lacking"] == {"kinds": "samples"}
+
+
+def test_words_instead_of_a_figure_have_no_unit(base: Result) -> None:
+    a, b = make_groups(base)
+    wide = replace(b, runs=(b.runs[0], scale_run(base, 0.001, "short")))
+    text = write_blocks(lay_out_groups(compare_groups(a, wide), width=120), 120)
+    assert "not resolved" in text
+    assert not re.search("not resolved k?[JWs]", text)
 
 
 def test_a_group_of_one_run_is_allowed_and_said(base: Result) -> None:

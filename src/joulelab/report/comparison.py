@@ -212,7 +212,7 @@ def note_unlike_runs(runs: Sequence[Result]) -> list[Note]:
     notes = [Note("runs-not-succeeded", texts={"names": failed})] if failed else []
     kinds = [list_figure_kinds(run.work) for run in runs]
     lacking = dict.fromkeys(kind for own in kinds for kind in own if not all(kind in each for each in kinds))
-    return [*notes, Note("work-lacking", texts={"kinds": tuple(lacking)})] if lacking else notes
+    return [*notes, Note("work-lacking", texts={"kinds": " and ".join(lacking)})] if lacking else notes
 
 
 def compare_runs(a: Result, b: Result) -> RunComparison:

@@ -264,7 +264,7 @@ def make_group_table(found: GroupComparison, *, is_printed: bool = False) -> Tab
     for figure in found.figures:
         column, pair = figure.column, figure.pair
         unit = column.unit.partition("/")[0]  # the work is in the name of the row
-        sides = [f"{format_cell(q, column)} {unit}".rstrip() for q in (figure.a, figure.b)]
+        sides = [fmt.mark_figure(format_cell(q, column), unit) for q in (figure.a, figure.b)]
         differ = DIFFER[pair.verdict] + ("*" if pair.assumed else "")
         advice = () if is_printed else (format_more_repeats(pair), format_chance(pair.p))
         rows.append((figure.name, *sides, _format_change(pair), differ, _format_difference(figure, column), *advice))

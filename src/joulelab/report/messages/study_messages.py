@@ -140,12 +140,12 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "work.asked-for": (
         "note",
         f"[{{groups}}: ]Amounts of work differ: {PER_UNIT}, as requested.",
-        "[To compare per {other}: per = \"{other}\" in a study file; sweep --write makes one.]",
+        '[To compare per {other}: per = "{other}" in a study file; sweep --write makes one.]',
     ),
     "work.differs": (
         "note",
         f"[{{groups}}: ]Amounts of work differ: {PER_UNIT}.",
-        "[Amounts of {per} differ most. To compare per {other}: per = \"{other}\" in a study file; sweep --write makes one.]",
+        '[Amounts of {per} differ most. To compare per {other}: per = "{other}" in a study file; sweep --write makes one.]',
     ),
     "no-meter": ("note", "No power meter was read, so only times are compared.", ""),
     "energy-missing": ("note", "{missing} of {runs:run} have no energy; means are of the other runs.", ""),
@@ -242,7 +242,7 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
         "! Compared although not all runs succeeded: {names}.",
         "To see which did: joulelab ls.",
     ),
-    "work-lacking": ("note", "Not all runs report {kinds}, so the runs are compared as wholes, not per unit of it.", ""),
+    "work-lacking": ("note", "Not all runs report {kinds}, so they are not compared per unit of it.", ""),
     "runs-left-out": ("note", "{runs:run} left out: failed, stopped or still running.", ""),
     "one-run-each": (
         "note",

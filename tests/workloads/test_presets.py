@@ -152,6 +152,8 @@ def test_a_target_that_no_training_reaches_is_refused(name: str) -> None:
     for given in ({"target": "0.98"}, {"patience": "2"}):
         with pytest.raises(ConfigError, match="target and patience need epochs"):
             check(epochs="0", **given)
+    with pytest.raises(ConfigError, match=r"load is .*\(it is no model that save= wrote\)"):
+        check(load=__file__)
 
 
 def test_loading_processes_start_as_in_the_papers():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,8 +155,9 @@ def check_common(parameters: Mapping[str, str]) -> None:
         if (float(parameters["target"]) or patience) and parameters["epochs"] == "0":
             why = "without a training there is nothing to end"
             raise ConfigError("target and patience need epochs", why=why, next="leave them out, or give epochs=1")
-        if parameters["load"] != "no" and not Path(parameters["load"]).expanduser().is_file():
-            raise ConfigError(f"load is {parameters['load']!r}", why="there is no such file", next="name one, or no")
+        if parameters["load"] != "no" and not zipfile.is_zipfile(file := Path(parameters["load"]).expanduser()):
+            why = "it is no model that save= wrote" if file.is_file() else "there is no such file"
+            raise ConfigError(f"load is {parameters['load']!r}", why=why, next="name one, or no")
     read_whole_number(parameters, "nodes", least=0, most=100_000)
     if parameters["rendezvous"] and not re.fullmatch(r"[^\s:]+:\d{1,5}", parameters["rendezvous"]):
         raise ConfigError(f"rendezvous is {parameters['rendezvous']!r}", next="write it as HOST:PORT")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from coverage import Coverage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -64,16 +63,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @contextlib.contextmanager
-def pause_tracing(is_paused: bool = True) -> Iterator[None]:
-    """Trace nothing of this process for a while, where it is traced at all."""
-    tracer = Coverage.current() if is_paused else None
+def pause_tracing(is_paused: bool) -> Iterator[None]:
+    """Trace nothing of this thread for a while; the tracer itself stays, and with it that of processes."""
+    tracer = sys.gettrace() if is_paused else None
     if tracer is not None:
-        tracer.stop()
+        sys.settrace(None)
     try:
         yield
     finally:
         if tracer is not None:
-            tracer.start()
+            sys.settrace(tracer)
 
 
 @pytest.hookimpl(wrapper=True)

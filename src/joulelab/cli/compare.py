@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice, show_progress
-from joulelab.cli.parameters import UsageError, format_examples, json_option, runs_option
-from joulelab.report.tables import DOCUMENT_FORMATS
+from joulelab.cli.parameters import UsageError, add_format_option, format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,14 +30,7 @@ BETWEEN = "vs"
     ),
 )
 @click.argument("words", nargs=-1, required=True, metavar="A... [vs] [B]...")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", *DOCUMENT_FORMATS, "csv")),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
+@add_format_option("csv")
 @json_option
 @runs_option
 def command(words: tuple[str, ...], form: str, as_json: bool, runs: Path) -> None:

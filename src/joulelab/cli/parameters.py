@@ -187,6 +187,14 @@ def config_option(function: F) -> F:
     )(function)
 
 
+def add_format_option(*formats: str, text: str = "Output format.", metavar: str | None = None) -> Callable[[F], F]:
+    """Add `--format`, which is stored as `form`: text, the formats of documents, and these."""
+    from joulelab.report.tables import DOCUMENT_FORMATS
+
+    choice = click.Choice(("text", *DOCUMENT_FORMATS, *formats))
+    return click.option("--format", "form", type=choice, default="text", show_default=True, metavar=metavar, help=text)
+
+
 def json_option(function: F) -> F:
     """Add `--json`."""
     return add_json_option("Print JSON instead of text.")(function)

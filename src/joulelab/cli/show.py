@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.output import measure_terminal, print_blocks, print_json, show_progress
-from joulelab.cli.parameters import format_examples, json_option, name_run, runs_option
-from joulelab.report.tables import DOCUMENT_FORMATS
+from joulelab.cli.parameters import add_format_option, format_examples, json_option, name_run, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,14 +29,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Show whole devices (main), or their parts too (all).",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", *DOCUMENT_FORMATS)),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
+@add_format_option()
 @json_option
 @runs_option
 def command(run: str, phases: bool, budget: bool, scopes: str, form: str, as_json: bool, runs: Path) -> None:

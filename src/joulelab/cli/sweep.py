@@ -17,6 +17,7 @@ from joulelab.cli.parameters import (
     GroupedCommand,
     KeyValue,
     UsageError,
+    add_format_option,
     add_options,
     format_examples,
     hide_options,
@@ -155,15 +156,7 @@ HIDDEN_OPTIONS = hide_options(
 @click.option("--report", "only_report", is_flag=True, help="Only print the results so far.")
 @click.option("--retry", is_flag=True, help="Repeat runs that failed.")
 @click.option("--all", "every", is_flag=True, help="Show every run of a plan, every table and note of the results.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", *DOCUMENT_FORMATS, "csv")),
-    default="text",
-    show_default=True,
-    metavar="FORM",
-    help=f"Format of the results: text, {', '.join(DOCUMENT_FORMATS)} or csv.",
-)
+@add_format_option("csv", metavar="FORM", text=f"Format of the results: text, {', '.join(DOCUMENT_FORMATS)} or csv.")
 @json_option
 @add_options(HIDDEN_OPTIONS)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")

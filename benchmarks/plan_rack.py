@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.plan.draws import Draw
+from joulelab.plan.measured_runs import HostTrace
 from joulelab.plan.rack.extremes import Refusal, exceeding, percentile_of
 
 if TYPE_CHECKING:
@@ -136,9 +136,9 @@ LOADS = (
 BEYOND = (levels_by_run(60.0), levels_by_run(150.0))
 
 
-def draw_of(watts: Floats, run: str, step_s: float = STEP_S) -> Draw:
+def draw_of(watts: Floats, run: str, step_s: float = STEP_S) -> HostTrace:
     """Return a series as what a host drew, by a meter without error."""
-    return Draw(
+    return HostTrace(
         run=run, name=run, host="node", side="ac", scopes=("node.ac",), start_utc_s=0.0,
         duration_s=watts.size * step_s, step_s=step_s, raw_s=step_s, window_s=0.0, mean_w=watts, high_w=watts, gain=0.0,
     )  # fmt: skip
@@ -157,7 +157,7 @@ class Tally:
     owned: float = 0.0
     width: float = 0.0
 
-    def add(self, draws: Sequence[Draw], p: float, truth: float, seed: int) -> None:
+    def add(self, draws: Sequence[HostTrace], p: float, truth: float, seed: int) -> None:
         """Judge one set of runs."""
         found = percentile_of(draws, p, seed=seed)
         if isinstance(found, Refusal):

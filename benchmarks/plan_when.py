@@ -18,17 +18,17 @@ import numpy as np
 from joulelab.plan.rates.find import rate_of
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.steps import Steps
-from joulelab.plan.shifting.baselines import Terms, gain, idling, ways_of
-from joulelab.plan.shifting.blocks import Restart, fill_blocks
-from joulelab.plan.shifting.job import Wanted, job_given
-from joulelab.plan.shifting.optimum import Modes, fill
-from joulelab.plan.shifting.slots import slots_of
+from joulelab.plan.when.baselines import Terms, gain, idling, ways_of
+from joulelab.plan.when.blocks import Restart, fill_blocks
+from joulelab.plan.when.job import Wanted, job_given
+from joulelab.plan.when.optimum import Modes, fill
+from joulelab.plan.when.slots import slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from joulelab.analysis.readings import Floats
-    from joulelab.plan.shifting.slots import Slots
+    from joulelab.plan.when.slots import Slots
 
 SINCE_S = 1_794_787_200.0  # a Monday, 2026-11-16
 DAY_S, HOUR_S = 86_400.0, 3_600.0

@@ -9,8 +9,8 @@ import pytest
 from tests.plan.measured_runs import node_run
 
 from joulelab.plan.commands import COMMANDS
-from joulelab.plan.commands.cooling import KINDS, command
 from joulelab.plan.cooling import fans
+from joulelab.plan.cooling.cooling_command import KINDS, command
 
 if TYPE_CHECKING:
     from pathlib import Path

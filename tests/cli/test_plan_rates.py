@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from joulelab.plan.commands import COMMANDS
-from joulelab.plan.commands.rates import command
+from joulelab.plan.rates.rates_command import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tests.plan.measured_runs import node_run
 
-from joulelab.plan.commands.when import WAYS
 from joulelab.plan.rates.kept import Origin, keep
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.steps import Steps
-from joulelab.plan.shifting.baselines import TITLES
+from joulelab.plan.when.baselines import TITLES
+from joulelab.plan.when.when_command import WAYS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from tests.report.synthetic import BOOT, HOST, NOBODY, START, STARTED
 
 from joulelab.core.clock import NS
 from joulelab.core.spec import Accuracy, Spec, Stream
-from joulelab.plan.draws import Measured, measured_of
+from joulelab.plan.measured_runs import MeasuredRun, read_measured_run
 from joulelab.store.journal import JournalWriter, make_journal_path, pack_row
 from joulelab.store.run_folder import create_run, end_run
 from joulelab.store.run_reader import open_run
@@ -101,10 +101,10 @@ def _at(value: float | Callable[[float], float], second: float | None) -> float:
     return value(second or 0.0) if callable(value) else value
 
 
-def measured(run: Path) -> Measured:
+def measured(run: Path) -> MeasuredRun:
     """Return what a run measured."""
     with open_run(run) as opened:
-        return measured_of(opened)
+        return read_measured_run(opened)
 
 
 def _write(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from joulelab.plan.cooling.decide import CoolingPlan, Option
     from joulelab.plan.cooling.fans import CoolingKind
-    from joulelab.plan.draws import Measured
+    from joulelab.plan.measured_runs import MeasuredRun
 
 NS = 10**9
 UP = (1 + 2 * GAIN / 3**0.5) * (1 + SPREAD)  # what a meter's gain and other nodes add to a highest power (k = 2)
@@ -36,7 +36,7 @@ AIR = Setting("air", 25.0)
 BMC = {"temperature_c": ("degC", 22.0), "fan1_speed_rpm": ("rpm", 6000.0), "fan2_speed_rpm": ("rpm", 8000.0)}
 
 
-def seen(run: Path) -> tuple[Measured, Seen]:
+def seen(run: Path) -> tuple[MeasuredRun, Seen]:
     one = measured(run)
     with open_run(run) as opened:
         return one, seen_of(opened, one.result.start_ns, one.result.end_ns)

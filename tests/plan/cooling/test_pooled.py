@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.plan.account.test_accounted import job
+from tests.plan.cost.test_accounted import job
 from tests.plan.measured_runs import GAIN, measured, node_run
 
 from joulelab.core.errors import ConfigError

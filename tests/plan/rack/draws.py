@@ -9,18 +9,18 @@ from tests.analysis.folders import Folder
 from tests.analysis.virtual import accuracy
 
 from joulelab.core.spec import Spec, Stream
-from joulelab.plan.draws import Draw, measured_of
+from joulelab.plan.measured_runs import HostTrace, read_measured_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from joulelab.plan.draws import Measured
+    from joulelab.plan.measured_runs import MeasuredRun
 
 
 def draw(
     watts: Sequence[float] | np.ndarray, run: str = "a", host: str = "node", step_s: float = 2.0, **more: Any
-) -> Draw:
+) -> HostTrace:
     """Return a series of powers (W) as a host drew it, by a meter without error."""
     values = np.asarray(watts, dtype=float)
     settings: dict[str, Any] = {
@@ -28,7 +28,7 @@ def draw(
         "duration_s": values.size * step_s, "step_s": step_s, "raw_s": step_s, "window_s": 0.0,
         "mean_w": values, "high_w": values, "gain": 0.0,
     }  # fmt: skip
-    return Draw(**settings | more)
+    return HostTrace(**settings | more)
 
 
 def wandering(size: int, memory: float, seed: int, mean: float = 7000.0, spread: float = 60.0) -> np.ndarray:
@@ -42,8 +42,8 @@ def wandering(size: int, memory: float, seed: int, mean: float = 7000.0, spread:
     return mean + spread * found
 
 
-def only_accounted(folder: Path) -> Measured:
+def only_accounted(folder: Path) -> MeasuredRun:
     """Return a job of 12 s and 6 kJ of which a cluster told the energy and nothing else."""
     spec = Spec("energy_j", "energy", "J", "counter", 1e-9, accuracy=accuracy(0.05))
     made = Folder(folder).add("slurm", Stream("job", "job", "job", 12.0, (spec,)), [4.0, 16.0], [0.0, 6000.0])
-    return measured_of(made.close(4.0, 16.0).open())
+    return read_measured_run(made.close(4.0, 16.0).open())

@@ -12,7 +12,7 @@ from tests.plan.measured_runs import measured, node_run
 from tests.plan.rack.draws import only_accounted
 
 from joulelab.core.errors import ConfigError
-from joulelab.plan.nodes import NodeKind
+from joulelab.plan.plan_tables import NodeKind
 from joulelab.plan.rack import mix
 from joulelab.plan.rack.decide import decide
 from joulelab.plan.rack.facility import Rack, Rules
@@ -23,7 +23,7 @@ from joulelab.plan.rack.spread import ASSUMED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from joulelab.plan.draws import Measured
+    from joulelab.plan.measured_runs import MeasuredRun
 
 BNL = Rack(supply_w=70_000.0, margin=0.27, nodes_now=5, rules=Rules(max_w=8_480.0))
 DGX = NodeKind("dgx", rated_w=10_200.0)
@@ -155,7 +155,7 @@ def test_steps_behind_the_supplies_are_those_at_the_wall(tmp_path: Path):
     assert decision.steps.rise.watts == pytest.approx(8 * 1_000 / 0.8)
 
 
-def capped_pair(folder: Path) -> list[Measured]:
+def capped_pair(folder: Path) -> list[MeasuredRun]:
     """Return two runs, both under caps."""
     return [
         measured(node_run(folder / "500", 6_400.0, gpu_w=490.0, gpus=8, cap=500.0, seconds=22.0)),

@@ -8,15 +8,15 @@ import tomllib
 import pytest
 
 from joulelab.core.errors import ConfigError
+from joulelab.plan.plan_tables import Mistakes, TomlTable
 from joulelab.plan.rack.facility import Rack, limits_of, read_rack
-from joulelab.plan.toml_tables import Problems, TomlTable
 
 PDU = "{ volts = 208, amps = 50 }"  # three phases: 18,013 VA
 
 
 def rack(text: str) -> Rack:
     whole = f"[rack]\n{text}"
-    problems = Problems("plan.toml", whole)
+    problems = Mistakes("plan.toml", whole)
     found = read_rack(TomlTable(tomllib.loads(whole), (), problems).table("rack"))
     problems.check()
     return found

@@ -10,8 +10,8 @@ import pytest
 from tests.plan.measured_runs import measured, node_run
 
 from joulelab.core.quantity import Quantity
-from joulelab.plan.caps.response import Point, Response
-from joulelab.plan.nodes import NodeKind
+from joulelab.plan.cap_response import CapPoint, CapResponse
+from joulelab.plan.plan_tables import NodeKind
 from joulelab.plan.rack.guarantee import (
     ACCURACY,
     EFFICIENCIES,
@@ -39,11 +39,11 @@ def made(kind: NodeKind, *runs: Path) -> Guarantee:
     return found
 
 
-def response(*points: tuple[float, float, float, float]) -> Response:
+def response(*points: tuple[float, float, float, float]) -> CapResponse:
     """Cap, time ratio, mean and highest power."""
-    return Response(
+    return CapResponse(
         tuple(
-            Point(cap, Quantity(t, {f"t{cap}": 0.01}), Quantity(w, {f"w{cap}": 50.0}), high)
+            CapPoint(cap, Quantity(t, {f"t{cap}": 0.01}), Quantity(w, {f"w{cap}": 50.0}), high)
             for cap, t, w, high in points
         ),
         "measured",

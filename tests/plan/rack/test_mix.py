@@ -11,10 +11,10 @@ from tests.plan.rack.draws import draw, wandering
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
+from joulelab.plan.plan_tables import Mistakes, TomlTable
 from joulelab.plan.rack.extremes import Percentile, Refusal, percentile_of
 from joulelab.plan.rack.mix import Job, coincidence, load_of, read_mix
 from joulelab.plan.rack.spread import ASSUMED, Spread
-from joulelab.plan.toml_tables import Problems, TomlTable
 
 
 def given(found: Percentile | Refusal) -> Percentile:
@@ -23,7 +23,7 @@ def given(found: Percentile | Refusal) -> Percentile:
 
 
 def mix(text: str) -> tuple[Job, ...]:
-    problems = Problems("plan.toml", text)
+    problems = Mistakes("plan.toml", text)
     jobs = read_mix(TomlTable(tomllib.loads(text), (), problems).tables("mix"))
     problems.check()
     return jobs

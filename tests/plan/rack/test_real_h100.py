@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from joulelab.plan.draws import measured_of
-from joulelab.plan.nodes import NodeKind
+from joulelab.plan.measured_runs import read_measured_run
+from joulelab.plan.plan_tables import NodeKind
 from joulelab.plan.rack.decide import decide
 from joulelab.plan.rack.extremes import Percentile, Refusal, exceeding, maximum_of, percentile_of
 from joulelab.plan.rack.facility import Rack, Rules
@@ -27,7 +27,7 @@ from joulelab.run.run_import import ArchiveRequest, ImportRequest, import_archiv
 from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
-    from joulelab.plan.draws import Draw, Measured
+    from joulelab.plan.measured_runs import HostTrace, MeasuredRun
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "h100-node-power"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: real logs are not part of the project")
@@ -38,7 +38,7 @@ NODE = NodeKind("dgx", rated_w=RATED_W, gpus=8, gpu_w=700.0)
 SIDE = {"unit": "W", "update_s": 2.0, "window_s": 0.0, "gain": 0.01, "reference": "taken for the test"}
 
 
-def imported(runs: Path, log: str) -> Measured:
+def imported(runs: Path, log: str) -> MeasuredRun:
     settings: dict[str, Any] = {
         "path": str(DATA / f"{log}.csv"),
         "time": {"column": "t_s", "format": "seconds", "start": "2024-05-01T12:00:00Z"},
@@ -48,27 +48,27 @@ def imported(runs: Path, log: str) -> Measured:
     wanted = ImportRequest(source="csv", command=["joulelab", "import", "csv"], name=log)
     made = import_archives(runs, [ArchiveRequest("file", "bmc", settings)], wanted)
     with open_run(made.run) as run:
-        return measured_of(run)
+        return read_measured_run(run)
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MeasuredRun]:
     runs = tmp_path_factory.mktemp("runs")
     return {log: imported(runs, log) for log in (*SINGLE, EIGHT)}
 
 
 @pytest.fixture(scope="module")
-def runs(logs: dict[str, Measured]) -> list[Measured]:
+def runs(logs: dict[str, MeasuredRun]) -> list[MeasuredRun]:
     return [logs[log] for log in SINGLE]
 
 
 @pytest.fixture(scope="module")
-def single(runs: list[Measured]) -> list[Draw]:
+def single(runs: list[MeasuredRun]) -> list[HostTrace]:
     return [draw for run in runs for draw in run.draws]
 
 
 @pytest.fixture(scope="module")
-def eight(logs: dict[str, Measured]) -> list[Draw]:
+def eight(logs: dict[str, MeasuredRun]) -> list[HostTrace]:
     return list(logs[EIGHT].draws)
 
 
@@ -77,13 +77,13 @@ def given(found: Percentile | Refusal) -> Percentile:
     return found
 
 
-def total_w(eight: list[Draw]) -> np.ndarray:
+def total_w(eight: list[HostTrace]) -> np.ndarray:
     _, total = sum_of(eight)
     return total[np.isfinite(total)]
 
 
 @pytest.mark.system  # pure, and slow
-def test_nodes_in_a_rack_of_70_kw_by_each_rule(single: list[Draw]):
+def test_nodes_in_a_rack_of_70_kw_by_each_rule(single: list[HostTrace]):
     """Six by nameplate; nine by what was measured, at each percentile as at the maximum: training is flat."""
     peak, often = maximum_of(single), given(percentile_of(single, 0.95))
     rows = {"nameplate": RATED_W, "maximum": peak.plan_w, "p95": often.plan_w}
@@ -96,7 +96,7 @@ def test_nodes_in_a_rack_of_70_kw_by_each_rule(single: list[Draw]):
     assert 0.05 < risk.high < 0.1, "about an hour and a half cannot exclude some per cent"
 
 
-def test_nine_nodes_keep_their_p95_but_not_at_the_confidence_asked_for(single: list[Draw]):
+def test_nine_nodes_keep_their_p95_but_not_at_the_confidence_asked_for(single: list[HostTrace]):
     found = given(percentile_of(single, 0.95))
     assert found.value_w == pytest.approx(7319, abs=5)
     assert not found.supported
@@ -107,7 +107,7 @@ def test_nine_nodes_keep_their_p95_but_not_at_the_confidence_asked_for(single: l
 @pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize(("p", "needed", "most_h"), [(0.99, 100, 10), (0.999, 1000, 100)])
 def test_a_percentile_that_the_logs_cannot_support_is_refused_with_the_hours_it_takes(
-    single: list[Draw], eight: list[Draw], p: float, needed: int, most_h: float
+    single: list[HostTrace], eight: list[HostTrace], p: float, needed: int, most_h: float
 ):
     for draws in (single, eight):
         found = percentile_of(draws, p)
@@ -118,7 +118,7 @@ def test_a_percentile_that_the_logs_cannot_support_is_refused_with_the_hours_it_
         assert found.blocks < 50
 
 
-def test_the_rack_is_decided_from_the_logs_as_by_hand(runs: list[Measured]):
+def test_the_rack_is_decided_from_the_logs_as_by_hand(runs: list[MeasuredRun]):
     """The command's own way: nine nodes as read, with what meters and other nodes may add as well."""
     decision = decide(Rack(supply_w=SUPPLY_W, rules=Rules(percentiles=(95.0, 99.9))), NODE, runs)
     rows = {row.rule: row for row in decision.rows}
@@ -132,7 +132,7 @@ def test_the_rack_is_decided_from_the_logs_as_by_hand(runs: list[Measured]):
     assert rows["measured maximum"].binding == "supply"
 
 
-def test_how_much_the_eight_differ(eight: list[Draw]):
+def test_how_much_the_eight_differ(eight: list[HostTrace]):
     """What is assumed where one node was measured is twice that."""
     found = spread_of(eight)
     assert (found.source, found.hosts) == ("measured", 8)
@@ -141,12 +141,12 @@ def test_how_much_the_eight_differ(eight: list[Draw]):
     assert 0 < found.above < found.value
 
 
-def test_the_eight_node_log_alone_supports_no_percentile(eight: list[Draw]):
+def test_the_eight_node_log_alone_supports_no_percentile(eight: list[HostTrace]):
     """Four minutes of one job: eight hosts side by side are not eight times the data."""
     assert isinstance(percentile_of(eight, 0.95), Refusal)
 
 
-def test_the_bound_of_eight_nodes_from_single_nodes_holds(single: list[Draw], eight: list[Draw]):
+def test_the_bound_of_eight_nodes_from_single_nodes_holds(single: list[HostTrace], eight: list[HostTrace]):
     """They drew 5.9 kW each at most, against 7.36 kW alone: the bound holds with a fifth to spare."""
     real, bound = float(total_w(eight).max()), 8 * maximum_of(single).value_w
     print(f"eight nodes drew {real:.0f} W at most, {bound:.0f} W were to be expected")
@@ -158,7 +158,7 @@ def test_the_bound_of_eight_nodes_from_single_nodes_holds(single: list[Draw], ei
     assert load.exceeding(load.plan_w).share == 0.0
 
 
-def test_each_of_the_eight_predicts_the_sum_as_one_job(eight: list[Draw]):
+def test_each_of_the_eight_predicts_the_sum_as_one_job(eight: list[HostTrace]):
     """Full correlation: eight times one node. Nodes differ, so some fall short by up to 0.3 % of the sum's peak.
 
     What nodes are assumed to differ by covers it without any gain of the meters; the logs themselves state none.
@@ -181,7 +181,7 @@ def test_each_of_the_eight_predicts_the_sum_as_one_job(eight: list[Draw]):
 
 
 @pytest.mark.system  # pure, and slow
-def test_each_of_the_eight_covers_percentiles_of_the_sum_where_it_supports_them(eight: list[Draw]):
+def test_each_of_the_eight_covers_percentiles_of_the_sum_where_it_supports_them(eight: list[HostTrace]):
     """Four minutes support medians at most; their interval holds that of the sum."""
     total = np.sort(total_w(eight))
     answered = 0
@@ -195,13 +195,13 @@ def test_each_of_the_eight_covers_percentiles_of_the_sum_where_it_supports_them(
     assert answered >= 8
 
 
-def test_nodes_of_one_job_peak_together(eight: list[Draw]):
+def test_nodes_of_one_job_peak_together(eight: list[HostTrace]):
     found = coincidence(eight)
     assert found is not None
     assert found.ratio == pytest.approx(0.998, abs=0.002), "as published for this log"
 
 
-def test_minutes_hide_no_more_than_was_published(single: list[Draw]):
+def test_minutes_hide_no_more_than_was_published(single: list[HostTrace]):
     means = hidden_in(60.0, averaged=True, others=single)
     moments = hidden_in(60.0, averaged=False, others=single)
     print(f"60 s means: {means.low:.4f} to {means.high:.4f}; moments: {moments.low:.4f} to {moments.high:.4f}")
@@ -213,7 +213,7 @@ def test_minutes_hide_no_more_than_was_published(single: list[Draw]):
     assert widened(single).factor == 1.0
 
 
-def test_steps_of_the_sum_stay_below_those_of_nodes_moving_together(eight: list[Draw]):
+def test_steps_of_the_sum_stay_below_those_of_nodes_moving_together(eight: list[HostTrace]):
     real, together = steps_of_sum(eight), synchronous(steps_of(eight), 8)
     for name in ("rise", "fall"):
         seen, bound = getattr(real, name), getattr(together, name)
@@ -221,7 +221,7 @@ def test_steps_of_the_sum_stay_below_those_of_nodes_moving_together(eight: list[
         assert 0.8 * abs(bound.watts) < abs(seen.watts) <= abs(bound.watts)
 
 
-def test_a_step_is_that_of_the_log(single: list[Draw]):
+def test_a_step_is_that_of_the_log(single: list[HostTrace]):
     """Training ends: 6.9 kW to 2.7 kW between two readings."""
     found = steps_of(single)
     assert found.fall is not None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.core.quantity import Quantity
-    from joulelab.plan.draws import Measured
+    from joulelab.plan.measured_runs import MeasuredRun
     from joulelab.twin.model import Node
 
 HOURS_A_YEAR = 8766.0
@@ -150,7 +150,7 @@ class CoolingPlan:
 
 
 def plan_cooling(
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredRun],
     seen: Sequence[Seen],
     node: Node | None,
     given: Given,
@@ -184,7 +184,7 @@ def plan_cooling(
     )
 
 
-def _load(measured: Sequence[Measured], node: Node | None, given: Given, supplies: Supplies) -> Load:
+def _load(measured: Sequence[MeasuredRun], node: Node | None, given: Given, supplies: Supplies) -> Load:
     if measured and given.power_w is not None:
         raise ConfigError(
             "--power is for a node without runs", why="the runs that are named tell what it draws",

@@ -13,8 +13,8 @@ import numpy as np
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, add_quantities
-from joulelab.plan.accounted import check_course
 from joulelab.plan.cooling.fans import CUBE, Seen
+from joulelab.plan.measured_runs import require_power_over_time
 from joulelab.plan.rack.extremes import maximum_of
 from joulelab.plan.rack.guarantee import EFFICIENCIES
 from joulelab.plan.rack.hidden import widened
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.readings import Floats
     from joulelab.plan.cooling.supplies import Supplies
-    from joulelab.plan.draws import Draw, Measured
+    from joulelab.plan.measured_runs import HostTrace, MeasuredRun
 
 INSTEAD = "measure the node at the wall, or leave the runs out: give --node and --power"
 
@@ -77,10 +77,10 @@ def flat_load(watts: float) -> Load:
     return Load(Quantity(watts, known=False), np.array([watts]), np.array([watts]), (Highest(watts, watts),))
 
 
-def load_of(measured: Sequence[Measured], supplies: Supplies) -> Load:
+def load_of(measured: Sequence[MeasuredRun], supplies: Supplies) -> Load:
     """Return what the nodes of runs drew, each weighted by its time. Raises ConfigError where no whole node was."""
     what = "what a node draws"
-    check_course(measured, what, INSTEAD)
+    require_power_over_time(measured, what, INSTEAD)
     draws = [d for m in measured for d in m.draws]
     sides = {d.side for d in draws}
     if "parts" in sides:
@@ -106,7 +106,7 @@ def load_of(measured: Sequence[Measured], supplies: Supplies) -> Load:
     )
 
 
-def _highest(own: Sequence[Draw], every: Sequence[Draw], supplies: Supplies) -> Highest:
+def _highest(own: Sequence[HostTrace], every: Sequence[HostTrace], supplies: Supplies) -> Highest:
     """Return the highest power of a run's nodes at the wall; finer runs among all tell what its readings hide."""
     peak, wider = maximum_of(own), widened(own, every)
     raised = peak.plan_w / peak.value_w * (wider.factor or 1.0) * (1 + spread_of(every).above)
@@ -161,7 +161,7 @@ def _mean(pairs: Sequence[tuple[float, float]]) -> float:
     return sum(value * weight for value, weight in pairs) / _sum(pairs)
 
 
-def _even(draw: Draw) -> Floats:
+def _even(draw: HostTrace) -> Floats:
     """Return the means of a draw in steps of about a second, so that runs weigh by their time."""
     means = draw.mean_w[np.isfinite(draw.mean_w)]
     some = max(round(1.0 / draw.step_s), 1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from joulelab.analysis.readings import Floats, Ints
-    from joulelab.plan.draws import Draw, Side
+    from joulelab.plan.measured_runs import HostTrace, Side
 
 RESAMPLES = 1000
 MOST_UNITS = 5000  # more blocks than these are drawn together: longer blocks are as good
@@ -79,7 +79,7 @@ def _last(summed: Floats, share: float) -> int:
     return min(int(np.searchsorted(summed, share + TINY, side="right")), summed.size - 1)
 
 
-def side_of(draws: Sequence[Draw]) -> Side:
+def side_of(draws: Sequence[HostTrace]) -> Side:
     """Return where all of them were measured. Raises ConfigError where there is none, or they differ."""
     sides = sorted({d.side for d in draws})
     if not sides:
@@ -95,7 +95,7 @@ def side_of(draws: Sequence[Draw]) -> Side:
 
 
 def pool_of(
-    draws: Sequence[Draw],
+    draws: Sequence[HostTrace],
     *,
     limit_w: float | None = None,
     weights: Mapping[str, float] | None = None,
@@ -129,7 +129,7 @@ def pool_of(
 
 
 def _blocks(
-    draws: Sequence[Draw],
+    draws: Sequence[HostTrace],
     known: Sequence[np.ndarray],
     scale: Sequence[float],
     observed: Mapping[str, float],
@@ -151,7 +151,9 @@ def _blocks(
     return max(int(min(found) + 1e-6), 1)
 
 
-def _scales(draws: Sequence[Draw], known: Sequence[np.ndarray], weights: Mapping[str, float] | None) -> list[float]:
+def _scales(
+    draws: Sequence[HostTrace], known: Sequence[np.ndarray], weights: Mapping[str, float] | None
+) -> list[float]:
     """Return the weight of each reading by draw."""
     seconds = [d.step_s * int(k.sum()) for d, k in zip(draws, known, strict=True)]
     if not sum(seconds):
@@ -170,7 +172,7 @@ def _scales(draws: Sequence[Draw], known: Sequence[np.ndarray], weights: Mapping
     return [weights[d.run] / whole * d.step_s / of_run[d.run] if of_run[d.run] else 0.0 for d in draws]
 
 
-def _observed(draws: Sequence[Draw], known: Sequence[np.ndarray]) -> dict[str, float]:
+def _observed(draws: Sequence[HostTrace], known: Sequence[np.ndarray]) -> dict[str, float]:
     """Return for how long (s) each run was read; of hosts side by side the longest counts."""
     found: dict[str, float] = {}
     for d, k in zip(draws, known, strict=True):
@@ -178,7 +180,7 @@ def _observed(draws: Sequence[Draw], known: Sequence[np.ndarray]) -> dict[str, f
     return {run: seconds for run, seconds in found.items() if seconds}
 
 
-def _units(draws: Sequence[Draw], known: Sequence[np.ndarray], lengths: Mapping[str, float]) -> Ints:
+def _units(draws: Sequence[HostTrace], known: Sequence[np.ndarray], lengths: Mapping[str, float]) -> Ints:
     """Return the unit of each reading: a stretch of one run with all of its hosts, as long as its work asks for."""
     runs = {run: n for n, run in enumerate(dict.fromkeys(d.run for d in draws))}
     apart = int(max(d.high_w.size * d.step_s / lengths.get(d.work, np.inf) for d in draws)) + 2
@@ -190,7 +192,9 @@ def _units(draws: Sequence[Draw], known: Sequence[np.ndarray], lengths: Mapping[
     return unit.astype(np.int64)
 
 
-def _lengths(draws: Sequence[Draw], limits_w: Mapping[float, float], observed: Mapping[str, float]) -> dict[str, float]:
+def _lengths(
+    draws: Sequence[HostTrace], limits_w: Mapping[float, float], observed: Mapping[str, float]
+) -> dict[str, float]:
     """Return how long a block of each work is, in s: no longer than its longest run, no shorter than its steps.
 
     That different work draws differently is no chance: which work is done, and for how long, is what the runs were
@@ -204,7 +208,7 @@ def _lengths(draws: Sequence[Draw], limits_w: Mapping[float, float], observed: M
     return found
 
 
-def correlation_s(draws: Sequence[Draw]) -> float:
+def correlation_s(draws: Sequence[HostTrace]) -> float:
     """Return for how long (s) the power of readings depends on each other, never shorter than the coarsest step.
 
     It is the integrated autocorrelation time of all hosts together about the mean of all runs, gaps left out: where
@@ -214,7 +218,7 @@ def correlation_s(draws: Sequence[Draw]) -> float:
     return _lags(_centred(series)) * step_s
 
 
-def above_s(draws: Sequence[Draw], limits_w: Mapping[float, float]) -> float:
+def above_s(draws: Sequence[HostTrace], limits_w: Mapping[float, float]) -> float:
     """Return for how long (s) being above any of some limits depends on itself; of rare ones twice that.
 
     Limits come with the share of time above each.
@@ -232,14 +236,14 @@ def _centred(series: Sequence[Floats]) -> list[Floats]:
     return [s - mean for s in series]
 
 
-def _alike(draws: Sequence[Draw]) -> tuple[float, list[Floats]]:
+def _alike(draws: Sequence[HostTrace]) -> tuple[float, list[Floats]]:
     """Return the readings of all hosts on one step (s)."""
     longest_s = max(d.high_w.size * d.step_s for d in draws)
     step_s = max(longest_s / MOST_LAGS, *(d.step_s for d in draws))
     return step_s, [_coarse(d, step_s) for d in draws]
 
 
-def _coarse(draw: Draw, step_s: float) -> Floats:
+def _coarse(draw: HostTrace, step_s: float) -> Floats:
     """Return the highest readings over longer steps."""
     times = max(round(step_s / draw.step_s), 1)
     if times == 1:

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
-from joulelab.plan.caps.capped_runs import SAME_CAP_W, uncapped
-from joulelab.plan.caps.response import modelled_response, response_of
-from joulelab.plan.draws import workload_of
+from joulelab.plan.cap_response import SAME_CAP_W, describe_uncapped_node, fit_cap_response, model_cap_response
+from joulelab.plan.measured_runs import name_workload
 from joulelab.plan.rack.fit import allowed_w
 from joulelab.plan.rack.guarantee import Guarantee, cap_by_guarantee, cap_by_measurement, gpu_rated_w
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.plan.caps.response import Response
-    from joulelab.plan.draws import Measured
-    from joulelab.plan.nodes import NodeKind
+    from joulelab.plan.cap_response import CapResponse
+    from joulelab.plan.measured_runs import MeasuredRun
+    from joulelab.plan.plan_tables import NodeKind
     from joulelab.plan.rack.facility import Limit
     from joulelab.plan.rack.guarantee import Capped
 
@@ -53,12 +52,12 @@ class Held:
 class Priced:
     """Hold what caps do, or why nobody knows; `against_w` is the cap of the reference where it was not without one."""
 
-    response: Response | None
+    response: CapResponse | None
     why: str = ""
     against_w: float | None = None
 
 
-def free_runs(measured: Sequence[Measured], kind: NodeKind) -> tuple[list[Measured], Held | None, str]:
+def free_runs(measured: Sequence[MeasuredRun], kind: NodeKind) -> tuple[list[MeasuredRun], Held | None, str]:
     """Return the runs without caps; where there are none, of each workload those at its highest, and those caps.
 
     What has to be said of the runs that are left out comes with them.
@@ -67,10 +66,10 @@ def free_runs(measured: Sequence[Measured], kind: NodeKind) -> tuple[list[Measur
     bare = [each for each, caps in zip(measured, held, strict=True) if caps is None]
     if bare or not measured:
         return bare, None, _left_out(len(measured) - len(bare), "under caps")
-    of_work: dict[str, list[tuple[float, Measured, Held]]] = {}
+    of_work: dict[str, list[tuple[float, MeasuredRun, Held]]] = {}
     for each, caps in zip(measured, held, strict=True):
         assert caps is not None
-        of_work.setdefault(workload_of(each.result), []).append((caps.cap_w or 0.0, each, caps))
+        of_work.setdefault(name_workload(each.result), []).append((caps.cap_w or 0.0, each, caps))
     kept = [one for group in of_work.values() for one in group if one[0] >= max(g[0] for g in group) - SAME_CAP_W]
     _, _, highest = max(kept, key=lambda one: one[0])
     return [each for _, each, _ in kept], highest, _left_out(len(measured) - len(kept), "under lower caps")
@@ -83,7 +82,7 @@ def _left_out(count: int, which: str) -> str:
     return f"{many} left out but for what caps cost"
 
 
-def held_by(each: Measured, measured: Sequence[Measured], kind: NodeKind) -> Held | None:
+def held_by(each: MeasuredRun, measured: Sequence[MeasuredRun], kind: NodeKind) -> Held | None:
     """Return the caps that a run was under, None where it had none below the limit of its GPUs."""
     gpus = [c for c in each.result.caps if find_family(c.scope) == "gpu" and c.unit == "W"]
     others = [c for c in each.result.caps if c not in gpus]
@@ -99,24 +98,24 @@ def held_by(each: Measured, measured: Sequence[Measured], kind: NodeKind) -> Hel
     return None
 
 
-def response_for(measured: Sequence[Measured], kind: NodeKind, max_w: float | None) -> Priced:
+def response_for(measured: Sequence[MeasuredRun], kind: NodeKind, max_w: float | None) -> Priced:
     """Return what caps do to the hottest workload that was measured under several, else the model; and why not.
 
     Every run has to have draws.
     """
-    groups: dict[str, list[Measured]] = {}
+    groups: dict[str, list[MeasuredRun]] = {}
     for each in measured:
-        groups.setdefault(workload_of(each.result), []).append(each)
+        groups.setdefault(name_workload(each.result), []).append(each)
     hottest = sorted(groups.values(), key=lambda group: -max(d.highest_w for m in group for d in m.draws))
     why = ""
     for group in hottest:
         try:
-            found = response_of(group, highest_cap_w=kind.gpu_w)
+            found = fit_cap_response(group, highest_cap_w=kind.gpu_w)
         except ConfigError as error:
             why = why or str(error)
             continue
         bare = any(held_by(each, group, kind) is None for each in group)
-        said = f"{workload_of(group[0].result)}: {found.said}"
+        said = f"{name_workload(group[0].result)}: {found.said}"
         return Priced(replace(found, said=said), "", None if bare else found.caps_w[-1])
     try:
         return _modelled(hottest[0] if hottest else [], kind, max_w, why)
@@ -124,13 +123,13 @@ def response_for(measured: Sequence[Measured], kind: NodeKind, max_w: float | No
         return Priced(None, str(error))
 
 
-def _modelled(group: Sequence[Measured], kind: NodeKind, max_w: float | None, why: str) -> Priced:
+def _modelled(group: Sequence[MeasuredRun], kind: NodeKind, max_w: float | None, why: str) -> Priced:
     """Return what the model says of a node, its GPUs as they were measured, else as given. Raises ConfigError."""
     gpus, gpu_w = kind.gpus, kind.gpu_w
     draws = [draw for each in group for draw in each.draws]
     if any(draw.gpus for draw in draws):
-        free = uncapped(group, gpu_w)
-        found = modelled_response(
+        free = describe_uncapped_node(group, gpu_w)
+        found = model_cap_response(
             free.node_w, free.highest_w, gpus=free.gpus, gpu_w=free.gpu_w, model=free.model,
             gpu_mean_w=free.gpu_mean_w,
         )  # fmt: skip
@@ -141,13 +140,13 @@ def _modelled(group: Sequence[Measured], kind: NodeKind, max_w: float | None, wh
     if any(held_by(each, group, kind) for each in group):
         return Priced(None, why)
     if draws:
-        return Priced(modelled_response(_mean_w(group), max(d.highest_w for d in draws), gpus=gpus, gpu_w=gpu_w))
+        return Priced(model_cap_response(_mean_w(group), max(d.highest_w for d in draws), gpus=gpus, gpu_w=gpu_w))
     if max_w is None:
         return Priced(None, "nobody says what a node draws; name runs, or give --max")
-    return Priced(modelled_response(Quantity(max_w, known=False), max_w, gpus=gpus, gpu_w=gpu_w))
+    return Priced(model_cap_response(Quantity(max_w, known=False), max_w, gpus=gpus, gpu_w=gpu_w))
 
 
-def _mean_w(group: Sequence[Measured]) -> Quantity:
+def _mean_w(group: Sequence[MeasuredRun]) -> Quantity:
     """Return what a node drew on average over all time of the runs, in W."""
     times = [each.result.duration_s for each in group]
     spent = add_quantities(each.energies([0.0, time])[0] for each, time in zip(group, times, strict=True))
@@ -179,7 +178,7 @@ def targets_of(
     return tuple(found)
 
 
-def _no_lower(seen: Capped, promised: Capped | None, response: Response | None) -> Capped:
+def _no_lower(seen: Capped, promised: Capped | None, response: CapResponse | None) -> Capped:
     """Return the cap by what was seen; one by a model is no lower than one that is promised to do."""
     if response is None or response.source != "model" or promised is None or promised.cap_w is None or not seen.needed:
         return seen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.plan.draws import workload_of
+from joulelab.plan.measured_runs import name_workload
 from joulelab.plan.rack.capping import free_runs, response_for, targets_of
 from joulelab.plan.rack.extremes import HOUR_S, maximum_of
 from joulelab.plan.rack.facility import limits_of
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.readings import Floats
     from joulelab.analysis.result import Result
-    from joulelab.plan.caps.response import Response
-    from joulelab.plan.draws import Draw, Measured
-    from joulelab.plan.nodes import NodeKind
+    from joulelab.plan.cap_response import CapResponse
+    from joulelab.plan.measured_runs import HostTrace, MeasuredRun
+    from joulelab.plan.plan_tables import NodeKind
     from joulelab.plan.rack.capping import Held, Priced, Target
     from joulelab.plan.rack.facility import Limit, Rack
     from joulelab.plan.rack.guarantee import Capped, Guarantee
@@ -72,7 +72,7 @@ class Decision:
     twins: tuple[str, ...]
 
     @property
-    def response(self) -> Response | None:
+    def response(self) -> CapResponse | None:
         """Return what caps do, None where nobody knows."""
         return self.priced.response
 
@@ -117,8 +117,8 @@ class Decision:
 def decide(
     rack: Rack,
     kind: NodeKind,
-    measured: Sequence[Measured] = (),
-    jobs: Sequence[tuple[Job, Sequence[Measured]]] = (),
+    measured: Sequence[MeasuredRun] = (),
+    jobs: Sequence[tuple[Job, Sequence[MeasuredRun]]] = (),
     *,
     title: str = "",
 ) -> Decision:
@@ -156,7 +156,7 @@ def decide(
     )  # fmt: skip
 
 
-def _resolved(measured: Sequence[Measured]) -> tuple[list[Measured], str]:
+def _resolved(measured: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], str]:
     """Return the runs whose power over time is known, and what has to be said of the others."""
     found = [each for each in measured if each.draws]
     left = [each.result.run for each in measured if not each.draws]
@@ -166,7 +166,7 @@ def _resolved(measured: Sequence[Measured]) -> tuple[list[Measured], str]:
     return found, f"{many} only accounted for: nobody knows when the energy was used, so nothing is said of its peaks"
 
 
-def _job(job: Job, measured: Sequence[Measured], kind: NodeKind) -> tuple[Job, tuple[Draw, ...]]:
+def _job(job: Job, measured: Sequence[MeasuredRun], kind: NodeKind) -> tuple[Job, tuple[HostTrace, ...]]:
     """Return a job of the mix and what its nodes drew at the wall, its name saying under which caps.
 
     Raises ConfigError where that is not known over time.
@@ -186,7 +186,7 @@ def _no_nodes(rows: Sequence[Row], unread: str) -> ConfigError:
     return ConfigError("a rack without nodes", why=why, next=f"name {which}, or give --rated 10.2kW or --max 8.48kW")
 
 
-def _raised(rows: Sequence[Row], measured: Sequence[Measured]) -> float:
+def _raised(rows: Sequence[Row], measured: Sequence[MeasuredRun]) -> float:
     """Return by which factor a node's highest reading may be higher at the wall, by all that is known of it."""
     top = next((row for row in rows if row.kind == "maximum" and row.node_w), None)
     if top is None or top.node_w is None or not measured:
@@ -196,7 +196,7 @@ def _raised(rows: Sequence[Row], measured: Sequence[Measured]) -> float:
     return (top.upper_w or top.node_w) / read_w
 
 
-def _at_wall(measured: Sequence[Measured], kind: NodeKind) -> tuple[tuple[Draw, ...], str]:
+def _at_wall(measured: Sequence[MeasuredRun], kind: NodeKind) -> tuple[tuple[HostTrace, ...], str]:
     """Return what whole nodes drew at the wall, and what was assumed for that. Raises ConfigError."""
     draws = [draw for each in measured for draw in each.draws]
     parts = next((draw for draw in draws if draw.side == "parts"), None)
@@ -213,14 +213,14 @@ def _at_wall(measured: Sequence[Measured], kind: NodeKind) -> tuple[tuple[Draw, 
     )
 
 
-def _over(draw: Draw, share: float) -> Draw:
+def _over(draw: HostTrace, share: float) -> HostTrace:
     idle = None if draw.idle_w is None else draw.idle_w * (1 / share)
     return replace(
         draw, side="ac", mean_w=draw.mean_w / share, high_w=draw.high_w / share, read_w=draw.read_w / share, idle_w=idle
     )
 
 
-def _rated(kind: NodeKind, draws: Sequence[Draw]) -> tuple[float, str] | None:
+def _rated(kind: NodeKind, draws: Sequence[HostTrace]) -> tuple[float, str] | None:
     """Return the nameplate (W) and who says it: as given, else as recorded with the runs."""
     if kind.rated_w is not None:
         return kind.rated_w, "as given"
@@ -231,7 +231,7 @@ def _rated(kind: NodeKind, draws: Sequence[Draw]) -> tuple[float, str] | None:
     return float(largest.rated_w or 0.0), largest.rated_by or "recorded with the runs"
 
 
-def _seen(measured: Sequence[Measured], draws: Sequence[Draw]) -> list[str]:
+def _seen(measured: Sequence[MeasuredRun], draws: Sequence[HostTrace]) -> list[str]:
     """Return how much was seen of which work."""
     if not draws:
         return ["numbers alone: no run was given, so nothing is said of percentiles, steps or hidden peaks"]
@@ -251,7 +251,7 @@ def _seen(measured: Sequence[Measured], draws: Sequence[Draw]) -> list[str]:
 def _work(result: Result) -> str:
     """Return what a run's work is called; imported runs have a name at best."""
     told = result.labels.get("workload") or result.facts.get("workload") or result.name
-    return str(told or workload_of(result))
+    return str(told or name_workload(result))
 
 
 def _hidden_said(hidden: Widened | None) -> list[str]:
@@ -274,14 +274,14 @@ def _caps_said(guarantee: Guarantee | str, priced: Priced) -> list[str]:
     return found
 
 
-def _together(measured: Sequence[Measured], draws: Sequence[Draw]) -> tuple[Coincidence, ...]:
+def _together(measured: Sequence[MeasuredRun], draws: Sequence[HostTrace]) -> tuple[Coincidence, ...]:
     """Return how far hosts of each run peaked together."""
     runs = [each.result.run for each in measured]
     found = [coincidence([draw for draw in draws if draw.run == run]) for run in dict.fromkeys(runs)]
     return tuple(each for each in found if each is not None)
 
 
-def _curve(draws: Sequence[Draw]) -> tuple[Floats, Floats]:
+def _curve(draws: Sequence[HostTrace]) -> tuple[Floats, Floats]:
     """Return for which share of the time (%) a node drew at least how much (W)."""
     watts = np.concatenate([d.high_w for d in draws])
     seconds = np.concatenate([np.full(d.high_w.size, d.step_s) for d in draws])
@@ -292,7 +292,7 @@ def _curve(draws: Sequence[Draw]) -> tuple[Floats, Floats]:
     return shares[kept], watts[order][kept]
 
 
-def _mean_w(draws: Sequence[Draw]) -> float | None:
+def _mean_w(draws: Sequence[HostTrace]) -> float | None:
     """Return what a node drew on average over the time in which anything was read, in W."""
     seconds = [float(np.isfinite(d.mean_w).sum()) * d.step_s for d in draws]
     joules = [float(np.nansum(d.mean_w)) * d.step_s for d in draws]

@@ -17,7 +17,7 @@ from joulelab.plan.rack.blocks import LEAST_BLOCK_S, pool_of, seen_share, share_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.plan.draws import Draw
+    from joulelab.plan.measured_runs import HostTrace
     from joulelab.plan.rack.blocks import Pool
 
 SEED = 20_241_116
@@ -240,7 +240,7 @@ def blocks_for(p: float, confidence: float) -> int:
     return math.ceil(math.log((1 - confidence) / 2) / math.log(p))
 
 
-def maximum_of(draws: Sequence[Draw]) -> Peak:
+def maximum_of(draws: Sequence[HostTrace]) -> Peak:
     """Return the highest reading of any node. Raises ConfigError where there is none, or sides differ."""
     side_of(draws)
     read = [d for d in draws if np.isfinite(d.high_w).any()]
@@ -258,13 +258,13 @@ def maximum_of(draws: Sequence[Draw]) -> Peak:
     )  # fmt: skip
 
 
-def known_gain(draws: Sequence[Draw]) -> float | None:
+def known_gain(draws: Sequence[HostTrace]) -> float | None:
     """Return by which share the worst of those meters may be wrong whose accuracy is stated, None where none is."""
     return max((d.gain for d in draws if d.gain is not None), default=None)
 
 
 def percentile_of(
-    draws: Sequence[Draw],
+    draws: Sequence[HostTrace],
     p: float,
     *,
     confidence: float = 0.95,
@@ -302,7 +302,7 @@ def percentile_of(
 
 
 def exceeding(
-    draws: Sequence[Draw],
+    draws: Sequence[HostTrace],
     limit_w: float,
     *,
     confidence: float = 0.95,
@@ -344,7 +344,7 @@ def _check(p: float, confidence: float) -> None:
             raise ConfigError(f"a {name} of {100 * value:g} % is none", next=f"give a {name} between 0 and 100 %")
 
 
-def _by_run(draws: Sequence[Draw], rare: float) -> dict[str, float]:
+def _by_run(draws: Sequence[HostTrace], rare: float) -> dict[str, float]:
     """Return the percentile of each run alone."""
     found = {}
     for run in dict.fromkeys(d.run for d in draws):

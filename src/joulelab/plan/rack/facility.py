@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab.plan.toml_tables import is_number
+from joulelab.plan.plan_tables import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.plan.toml_tables import TomlTable
+    from joulelab.plan.plan_tables import TomlTable
 
 KEYS = (
     "supply_w", "feeds", "redundancy", "continuous", "power_factor", "node_phases", "cooling_w", "height_u", "others_u",

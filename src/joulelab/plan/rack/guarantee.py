@@ -16,16 +16,16 @@ import numpy as np
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import add_quantities
 from joulelab.core.scope import find_family
-from joulelab.plan.caps.response import AT_WALL, U_AT_WALL
+from joulelab.plan.cap_response import AT_WALL, U_AT_WALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.readings import Floats
     from joulelab.core.quantity import Quantity
-    from joulelab.plan.caps.response import Response
-    from joulelab.plan.draws import Draw, Measured
-    from joulelab.plan.nodes import NodeKind
+    from joulelab.plan.cap_response import CapResponse
+    from joulelab.plan.measured_runs import HostTrace, MeasuredRun
+    from joulelab.plan.plan_tables import NodeKind
 
 # Supplies at load, from the worst of 80 PLUS Platinum at full load to the best of Titanium at half: where nobody says.
 EFFICIENCIES = (0.90, 0.97)
@@ -102,7 +102,7 @@ class Guarantee:
         return min(line.cap_for(node_w, self.gpus) for line in self.lines)
 
 
-def guarantee_of(kind: NodeKind, measured: Sequence[Measured], wider: float | None = 1.0) -> Guarantee | str:
+def guarantee_of(kind: NodeKind, measured: Sequence[MeasuredRun], wider: float | None = 1.0) -> Guarantee | str:
     """Return what caps promise of a kind of node, or why nothing can be said.
 
     `wider` is by which factor more a node's host may draw than was read: hidden peaks, other nodes; None where nobody
@@ -148,13 +148,13 @@ def _by_nameplate(
     return Guarantee(lines, gpus, gpu_w, "nameplate", f"the nameplate less {gpus} GPUs of {gpu_w:g} W; {said}", lacks)
 
 
-def gpu_rated_w(measured: Sequence[Measured]) -> float | None:
+def gpu_rated_w(measured: Sequence[MeasuredRun]) -> float | None:
     """Return the highest rated power of a GPU in the runs, in W: its limit without a cap."""
     devices = [d for each in measured for d in each.result.rated.devices if d.scope.startswith("gpu:")]
     return max((d.watts for d in devices), default=None)
 
 
-def _gpu_error(measured: Sequence[Measured]) -> float | None:
+def _gpu_error(measured: Sequence[MeasuredRun]) -> float | None:
     """Return by which share GPUs may read wrong alike (k = 2), None where nobody says or none was read."""
     found: list[float] = []
     for each in measured:
@@ -169,7 +169,7 @@ def _gpu_error(measured: Sequence[Measured]) -> float | None:
     return max(found, default=None)
 
 
-def _lacks(draws: Sequence[Draw], error: float | None, wider: float | None) -> tuple[str, ...]:
+def _lacks(draws: Sequence[HostTrace], error: float | None, wider: float | None) -> tuple[str, ...]:
     """Return what nobody knows of the readings that a promise is from."""
     used = [d for d in draws if d.side != "parts" and "gpu" in d.parts]
     found = [ACCURACY] if any(d.gain is None for d in used) else []
@@ -177,7 +177,7 @@ def _lacks(draws: Sequence[Draw], error: float | None, wider: float | None) -> t
     return (*found, *([PEAKS] if wider is None else []))
 
 
-def _measured_line(draws: Sequence[Draw], share: float, error: float, wider: float) -> Line | None:
+def _measured_line(draws: Sequence[HostTrace], share: float, error: float, wider: float) -> Line | None:
     """Return the line by the most that nodes drew besides their GPUs at the wall, None where that was not measured.
 
     The GPUs are taken to read wrong by `error`: where the cap is what they read it cancels, as they hold it by that.
@@ -220,7 +220,7 @@ class Capped:
     needed: bool = True
 
 
-def cap_by_guarantee(guarantee: Guarantee, node_w: float, response: Response | None) -> Capped:
+def cap_by_guarantee(guarantee: Guarantee, node_w: float, response: CapResponse | None) -> Capped:
     """Return the cap that promises at most `node_w` per node, and what it costs."""
     cap_w = math.floor(guarantee.cap_for(node_w) + 1e-6)
     if cap_w <= 0:
@@ -233,7 +233,7 @@ def cap_by_guarantee(guarantee: Guarantee, node_w: float, response: Response | N
     return costing(response, float(cap_w))
 
 
-def cap_by_measurement(response: Response | None, node_w: float, wider: float = 1.0, *, free: bool = True) -> Capped:
+def cap_by_measurement(response: CapResponse | None, node_w: float, wider: float = 1.0, *, free: bool = True) -> Capped:
     """Return the highest cap under which no node was seen above `node_w`, its highest reading times `wider`.
 
     `free` is whether the reference was without a cap: else even that has to be set.
@@ -253,7 +253,7 @@ def cap_by_measurement(response: Response | None, node_w: float, wider: float = 
     return costing(response, found)
 
 
-def costing(response: Response | None, cap_w: float) -> Capped:
+def costing(response: CapResponse | None, cap_w: float) -> Capped:
     """Return what a cap costs in time and energy; refused below and above the caps there are figures for."""
     if response is None:
         return Capped(cap_w, refused="no run had a cap, so nobody knows what it costs")

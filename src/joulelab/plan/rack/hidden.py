@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.readings import Floats
-    from joulelab.plan.draws import Draw
+    from joulelab.plan.measured_runs import HostTrace
 
 FINER = 5.0  # a run is finer where it was read so many times as often
 PUBLISHED_S = (2.0, 60.0)
@@ -85,17 +85,17 @@ class Widened:
         }
 
 
-def resolution_s(draw: Draw) -> float:
+def resolution_s(draw: HostTrace) -> float:
     """Return the shortest peak (s) that readings of a host show whole: their distance, or what they are means over."""
     return max(draw.raw_s, draw.window_s)
 
 
-def averaged_in(draw: Draw) -> bool:
+def averaged_in(draw: HostTrace) -> bool:
     """Return whether the readings of a host are means that leave nothing out: over as long as they are apart."""
     return bool(draw.window_s) and draw.window_s * SLACK >= draw.raw_s
 
 
-def widened(draws: Sequence[Draw], finer: Sequence[Draw] = ()) -> Widened:
+def widened(draws: Sequence[HostTrace], finer: Sequence[HostTrace] = ()) -> Widened:
     """Return the highest power with hidden peaks counted; finer runs, also among the draws themselves, tell the factor.
 
     Raises ConfigError where there is no draw, or sides differ.
@@ -121,7 +121,7 @@ def widened(draws: Sequence[Draw], finer: Sequence[Draw] = ()) -> Widened:
     )
 
 
-def hidden_in(from_s: float, *, averaged: bool, others: Sequence[Draw]) -> Hidden:
+def hidden_in(from_s: float, *, averaged: bool, others: Sequence[HostTrace]) -> Hidden:
     """Return the factor for readings of a resolution, means over it or moments, from finer runs or published."""
     ratios: list[Floats] = []
     used: dict[str, None] = {}
@@ -150,7 +150,7 @@ def hidden_in(from_s: float, *, averaged: bool, others: Sequence[Draw]) -> Hidde
     return Hidden(from_s, from_s, averaged, 1.0, None, "none", said)
 
 
-def _ratios(draw: Draw, coarse_s: float, *, averaged: bool) -> Floats:
+def _ratios(draw: HostTrace, coarse_s: float, *, averaged: bool) -> Floats:
     """Return the highest fine reading over the highest coarse one, for each way that the coarse ones could fall."""
     times = round(coarse_s / draw.step_s)
     if times < 2 or draw.high_w.size < 2 * times:

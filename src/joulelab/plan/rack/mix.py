@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from joulelab.analysis.readings import Floats
-    from joulelab.plan.draws import Draw
-    from joulelab.plan.toml_tables import TomlTable
+    from joulelab.plan.measured_runs import HostTrace
+    from joulelab.plan.plan_tables import TomlTable
 
 KEYS = ("name", "nodes", "runs", "node", "count", "share", "idle_w")
 LEAST_BINS = 1 << 14
@@ -93,7 +93,7 @@ class Coincidence:
         return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"ratio": self.ratio}
 
 
-def coincidence(draws: Sequence[Draw]) -> Coincidence | None:
+def coincidence(draws: Sequence[HostTrace]) -> Coincidence | None:
     """Return how far hosts of one run peak together, None where there are not two that were read at once.
 
     Raises ConfigError where they are of several runs, or sides differ.
@@ -210,7 +210,7 @@ class Load:
         return min(max(place - 1, 0) * self.step_w, self.maximum_w)
 
 
-def load_of(jobs: Sequence[tuple[Job, Sequence[Draw]]], *, seed: int = SEED, spread: Spread | None = None) -> Load:
+def load_of(jobs: Sequence[tuple[Job, Sequence[HostTrace]]], *, seed: int = SEED, spread: Spread | None = None) -> Load:
     """Return the distribution of the power of jobs side by side, each with what its nodes drew.
 
     How much nodes differ is that of the job whose nodes may differ most, or as given in `spread`.
@@ -265,7 +265,7 @@ class _Part:
         return found
 
 
-def _sum(chances: Sequence[Floats], jobs: Sequence[tuple[Job, Sequence[Draw]]], bins: int) -> Floats:
+def _sum(chances: Sequence[Floats], jobs: Sequence[tuple[Job, Sequence[HostTrace]]], bins: int) -> Floats:
     """Return the distribution of the sum of independent jobs."""
     if len(chances) == 1 and jobs[0][0].count == 1:
         return chances[0]
@@ -276,7 +276,7 @@ def _sum(chances: Sequence[Floats], jobs: Sequence[tuple[Job, Sequence[Draw]]], 
     return found
 
 
-def _idle_w(job: Job, draws: Sequence[Draw]) -> float:
+def _idle_w(job: Job, draws: Sequence[HostTrace]) -> float:
     """Return what a node of a job draws while it rests (W); 0 where it never does."""
     if job.share >= 1:
         return 0.0
@@ -292,7 +292,7 @@ def _idle_w(job: Job, draws: Sequence[Draw]) -> float:
     return max(idle)
 
 
-def _notes(jobs: Sequence[tuple[Job, Sequence[Draw]]]) -> tuple[str, ...]:
+def _notes(jobs: Sequence[tuple[Job, Sequence[HostTrace]]]) -> tuple[str, ...]:
     """Return what was taken, and how far hosts of one run really peaked together."""
     notes = list(CAVEATS)
     for run in dict.fromkeys(d.run for _, draws in jobs for d in draws):

@@ -14,7 +14,7 @@ from joulelab.plan.rack.mix import load_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.plan.draws import Draw
+    from joulelab.plan.measured_runs import HostTrace
     from joulelab.plan.rack.extremes import Exceeding, Percentile
     from joulelab.plan.rack.facility import Limit, Rack
     from joulelab.plan.rack.mix import Job
@@ -65,7 +65,7 @@ class Mixed:
         }
 
 
-def mixed_of(rack: Rack, limits: Sequence[Limit], jobs: Sequence[tuple[Job, Sequence[Draw]]]) -> Mixed | None:
+def mixed_of(rack: Rack, limits: Sequence[Limit], jobs: Sequence[tuple[Job, Sequence[HostTrace]]]) -> Mixed | None:
     """Return a mix held against a rack, None where there is none. Raises ConfigError."""
     if not jobs:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulelab.plan.caps.capped_runs import SAME_CAP_W
+from joulelab.plan.cap_response import SAME_CAP_W
 from joulelab.plan.rack.extremes import Refusal, exceeding, percent, percentile_of
 from joulelab.plan.rack.fit import EXACT, allowed_w, fit, stranded_w
 from joulelab.plan.rack.guarantee import ACCURACY, PEAKS
@@ -13,7 +13,7 @@ from joulelab.plan.rack.guarantee import ACCURACY, PEAKS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.plan.draws import Draw
+    from joulelab.plan.measured_runs import HostTrace
     from joulelab.plan.rack.capping import Held
     from joulelab.plan.rack.extremes import Exceeding, Peak, Percentile
     from joulelab.plan.rack.facility import Limit, Rack
@@ -70,7 +70,7 @@ class Basis:
 
     rack: Rack
     limits: tuple[Limit, ...]
-    draws: tuple[Draw, ...]
+    draws: tuple[HostTrace, ...]
     drawn_w: float | None
     hidden: float | None = 1.0
     above: float = 0.0

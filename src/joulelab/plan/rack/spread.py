@@ -13,7 +13,7 @@ from joulelab.analysis.statistics import t_quantile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.plan.draws import Draw
+    from joulelab.plan.measured_runs import HostTrace
 
 ASSUMED = 0.02
 SOURCE = (
@@ -44,7 +44,7 @@ class Spread:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def spread_of(draws: Sequence[Draw]) -> Spread:
+def spread_of(draws: Sequence[HostTrace]) -> Spread:
     """Return how much nodes differ by hosts that did the same work: those of one run, else those of runs of one name.
 
     An assumed figure stands in where fewer than three hosts can be compared.
@@ -62,7 +62,7 @@ def spread_of(draws: Sequence[Draw]) -> Spread:
     return Spread(value, above, hosts, "measured", said)
 
 
-def _assumed(draws: Sequence[Draw], groups: Sequence[np.ndarray], hosts: int) -> Spread:
+def _assumed(draws: Sequence[HostTrace], groups: Sequence[np.ndarray], hosts: int) -> Spread:
     """Return the assumed spread, or what two hosts differ by where that is more."""
     seen = max((float(np.ptp(g) / g.mean()) for g in groups), default=0.0)
     value = max(ASSUMED, seen)
@@ -76,7 +76,7 @@ def _assumed(draws: Sequence[Draw], groups: Sequence[np.ndarray], hosts: int) ->
     return Spread(value, value, hosts, "assumed", f"{why}: nodes are assumed to differ by {value:.1%} ({basis})")
 
 
-def _groups(draws: Sequence[Draw]) -> list[np.ndarray]:
+def _groups(draws: Sequence[HostTrace]) -> list[np.ndarray]:
     """Return the highest powers (W) of hosts that did the same work, for each work that two and more did."""
     for key in ("run", "name"):
         found: dict[str, dict[str, float]] = {}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.readings import Floats
-    from joulelab.plan.draws import Draw
+    from joulelab.plan.measured_runs import HostTrace
 
 ROUNDING = 1e-6  # of the highest power: smaller changes are of numbers, not of power
 LEAST_STEP = 0.5  # of the usual distance: readings closer than that tell no steeper ramp
@@ -75,7 +75,7 @@ class Steps:
         return found | {"said": self.said}
 
 
-def steps_of(draws: Sequence[Draw]) -> Steps:
+def steps_of(draws: Sequence[HostTrace]) -> Steps:
     """Return the largest steps of one node between its readings, over all hosts and runs; none is seen across a gap.
 
     Raises ConfigError where there is no draw, or sides differ.
@@ -85,7 +85,7 @@ def steps_of(draws: Sequence[Draw]) -> Steps:
     return _steps(found, 1, simulated=any(d.twin for d in draws))
 
 
-def steps_of_sum(draws: Sequence[Draw]) -> Steps:
+def steps_of_sum(draws: Sequence[HostTrace]) -> Steps:
     """Return the largest steps of the sum of the hosts of one run, as they were read side by side."""
     side_of(draws)
     first = max(draws, key=lambda d: d.raw_s)
@@ -103,7 +103,7 @@ def synchronous(steps: Steps, nodes: int) -> Steps:
     return Steps(nodes, times(steps.rise), times(steps.fall), times(steps.steepest), True, steps.simulated)  # noqa: FBT003
 
 
-def sum_of(draws: Sequence[Draw]) -> tuple[Draw, Floats]:
+def sum_of(draws: Sequence[HostTrace]) -> tuple[HostTrace, Floats]:
     """Return the sum (W) of hosts of one run on the coarsest of their steps, NaN where one is missing.
 
     The draw whose steps these are comes with it.
@@ -116,7 +116,7 @@ def sum_of(draws: Sequence[Draw]) -> tuple[Draw, Floats]:
     return coarsest, total
 
 
-def _on(draw: Draw, size: int, step_s: float) -> Floats:
+def _on(draw: HostTrace, size: int, step_s: float) -> Floats:
     """Return the highest reading of a host in each of so many longer steps."""
     if draw.high_w.size == size:
         return draw.high_w
@@ -126,7 +126,7 @@ def _on(draw: Draw, size: int, step_s: float) -> Floats:
     return found
 
 
-def _readings(draw: Draw) -> tuple[Floats, Floats]:
+def _readings(draw: HostTrace) -> tuple[Floats, Floats]:
     """Return when (s) a host was read and what it drew (W); the highest in each step where no reading was kept."""
     if draw.read_s.size:
         return draw.read_s, draw.read_w
@@ -134,7 +134,7 @@ def _readings(draw: Draw) -> tuple[Floats, Floats]:
     return middle_s, draw.high_w
 
 
-def _held(draw: Draw, at_s: Floats) -> Floats:
+def _held(draw: HostTrace, at_s: Floats) -> Floats:
     """Return the reading of a host that is nearest to each time, NaN where none is near."""
     own_s, watts = _readings(draw)
     after = np.clip(np.searchsorted(own_s, at_s), 1, max(own_s.size - 1, 1))
@@ -145,7 +145,7 @@ def _held(draw: Draw, at_s: Floats) -> Floats:
     return np.where(far, np.nan, watts[place])
 
 
-def _largest(draw: Draw, at_s: Floats, watts: Floats) -> list[Step]:
+def _largest(draw: HostTrace, at_s: Floats, watts: Floats) -> list[Step]:
     """Return the largest rise, the largest fall and the steepest ramp between two readings that follow each other."""
     change, over_s = np.diff(watts), np.diff(at_s)
     usual_s = max(draw.raw_s, float(np.median(over_s)) if over_s.size else 0.0)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
+from joulelab.plan.plan_tables import Mistakes, TomlTable, is_number, read_toml
 from joulelab.plan.rates.constant import Constant
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.units import CARBON
-from joulelab.plan.toml_tables import Problems, TomlTable, is_number, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ def read_annual(path: Path | None = None) -> Annual:
     """Read a table, joulelab's own where no file is named. Raises ConfigError with all that is wrong."""
     shown = str(path or f"joulelab's {NAME}")
     text, values = read_toml(path, "table of intensities") if path else (own_table(), tomllib.loads(own_table()))
-    problems = Problems(shown, text)
+    problems = Mistakes(shown, text)
     table = TomlTable(values, (), problems)
     table.allow(("prefer", "zones"))
     prefer = table.one_of("prefer", COVERS) or "lifecycle"

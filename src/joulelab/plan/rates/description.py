@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import read_seconds
+from joulelab.plan.plan_tables import Mistakes, TomlTable, read_toml
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.units import Unit, unit_of
 from joulelab.plan.rates.zones import utc_of, zone_of
-from joulelab.plan.toml_tables import Problems, TomlTable, read_toml
 from joulelab.run.config.toml_writing import format_toml
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def read_side(path: Path, of: Path) -> Description:
 
 def read_described(path: Path, text: str, values: dict[str, Any]) -> tuple[Description, str | None]:
     """Read what TOML says of values, and the name of the file that holds them. Raises ConfigError."""
-    problems = Problems(str(path), text)
+    problems = Mistakes(str(path), text)
     table = TomlTable(values, (), problems)
     table.allow(KEYS)
     found = {key: table.text(key) for key in TEXTS}

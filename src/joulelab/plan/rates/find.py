@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.toml_reading import format_value
+from joulelab.plan.plan_tables import read_toml
 from joulelab.plan.rates.annual import from_words
 from joulelab.plan.rates.asked import Asked, is_service
 from joulelab.plan.rates.constant import Constant
@@ -18,7 +19,6 @@ from joulelab.plan.rates.rate import Kind, Label, Rate
 from joulelab.plan.rates.series_file import read_series
 from joulelab.plan.rates.tariff_file import read_tariff
 from joulelab.plan.rates.units import CARBON, unit_of
-from joulelab.plan.toml_tables import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from joulelab.core.errors import ConfigError
+from joulelab.plan.plan_tables import Mistakes, TomlTable, is_number
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.rates.tariff import DAYS, MINUTES, MONTHS, Charge, Per, Rule, Tariff
 from joulelab.plan.rates.units import unit_of
 from joulelab.plan.rates.zones import utc_of, zone_of
-from joulelab.plan.toml_tables import Problems, TomlTable, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ _SPAN = re.compile(r"(\d{1,2}):(\d\d)\s*-\s*(\d{1,2}):(\d\d)")
 
 def read_tariff(path: Path, text: str, values: dict[str, object]) -> Tariff:
     """Return the tariff that a file holds. Raises ConfigError with all that is wrong and the lines."""
-    problems = Problems(str(path), text)
+    problems = Mistakes(str(path), text)
     table = TomlTable(values, (), problems)
     table.allow(KEYS)
     unit = _unit(table)

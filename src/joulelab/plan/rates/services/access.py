@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from joulelab.core.errors import ConfigError
-from joulelab.plan.toml_tables import Problems, TomlTable, read_toml
+from joulelab.plan.plan_tables import Mistakes, TomlTable, read_toml
 from joulelab.run.config.config_files import get_user_file
 from joulelab.run.config.configuration import KeySource, MeterEntry
 from joulelab.run.config.meter_choice import resolve_secrets
@@ -77,7 +77,7 @@ def _table(about: About, environ: Mapping[str, str], known: Sequence[About]) -> 
     if not environ.get(NAMED) and not path.is_file():
         return path, {}
     text, values = read_toml(path, "file of services")
-    problems = Problems(str(path), text)
+    problems = Mistakes(str(path), text)
     whole = TomlTable(values, (), problems)
     whole.allow([*(one.word for one in known), *REMOVED])
     for word in REMOVED.keys() & values.keys():

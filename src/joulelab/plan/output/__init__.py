@@ -1,1 +1,0 @@
-"""Print plans: tables, pictures, statements."""

@@ -1,0 +1,3 @@
+"""The messages of `joulelab plan` about cost: from code to (status, text, next step)."""
+
+MESSAGES: dict[str, tuple[str, str, str]] = {}

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def check_refusal(arguments: Sequence[str | Path], code: str, words: str | Sequence[str]) -> dict[str, Any]:
     """Run `joulelab ARGUMENTS` in this process and check its refusal; return the error as `--json` prints it.
 
-    `code` is the error's code or the beginning of it (`config`, `usage`), `words` stand in the printed text. Use it with
-    the fixture `call` of tests/cli or another that sets JOULELAB_RUNS and the folder.
+    `code` is the error's code or the beginning of it (`config`, `usage`), `words` stand in the printed text. Use it
+    with the fixture `call` of tests/cli, which sets JOULELAB_RUNS and the folder.
     """
     typed = [str(word) for word in arguments]
     ended, out, err = _run(typed)

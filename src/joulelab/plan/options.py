@@ -97,6 +97,13 @@ def add_plan_option(holds: str) -> Callable[[F], F]:
     return click.option("--plan", type=path, metavar="FILE", help=f"Plan file: {holds}.")
 
 
+def add_why_option(function: F) -> F:
+    """Add `--why`, as `is_explained`."""
+    return click.option("--why", "is_explained", is_flag=True, help="Print all notes, and how it was computed.")(
+        function
+    )
+
+
 def add_run_options(function: F) -> F:
     """Add `--only KEY=VALUE`, `--runs DIR` and `--studies DIR`."""
     only = click.option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulelab.report.messages import word_notes
 from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
@@ -28,7 +28,7 @@ def lay_out_answer(
     reasons: Sequence[TextBlock] = (),
     next_commands: Sequence[str] = (),
 ) -> list[TextBlock]:
-    """Return the blocks of an answer: the most important notes, or with --why (`is_explained`) all notes and reasons."""
+    """Return the blocks of an answer: the most important notes; with --why (`is_explained`) all notes and reasons."""
     blocks: list[TextBlock] = [TextLine(sentence) for sentence in sentences]
     for table in tables:
         blocks += [BLANK_LINE, table]
@@ -44,3 +44,11 @@ def lay_out_answer(
     if is_explained and reasons:
         blocks += [BLANK_LINE, *reasons]
     return blocks
+
+
+def describe_notes(notes: Sequence[Note]) -> dict[str, Any]:
+    """Return notes for `--json`: their sentences as `notes`, their codes and numbers as `messages`."""
+    return {
+        "notes": word_notes(notes, SUBJECT),
+        "messages": [{"code": note.code, "numbers": dict(note.numbers)} for note in notes],
+    }

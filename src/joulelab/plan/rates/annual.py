@@ -85,7 +85,7 @@ class Annual:
 
 def own_table() -> str:
     """Return the text of the table that comes with joulelab."""
-    return (resources.files("joulelab.plan.rates") / NAME).read_text("utf-8")
+    return (resources.files("joulelab.site") / NAME).read_text("utf-8")
 
 
 def read_annual(path: Path | None = None) -> Annual:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 from joulelab.core.toml_reading import Mistakes
-from joulelab.site.footprint import compute_footprint
-from joulelab.site.site_settings import Site, merge_site_values, parse_price, read_site, restore_site
+from joulelab.site.footprint import Site, compute_footprint, restore_site
+from joulelab.site.site_settings import merge_site_values, parse_price, read_site
 
 ONE_KWH = Quantity(3.6e6, {"gain:a": 0.03 * 3.6e6})
 
@@ -19,8 +21,13 @@ def test_a_zone_gives_intensity_source_and_year() -> None:
     assert (site.zone, site.name, site.g_per_kwh, site.year, site.covers) == ("DE", "Germany", 381, 2023, "lifecycle")
     assert (site.price, site.currency, site.pue) == (0.3, "EUR", 1.2)
     assert "Our World in Data" in site.source
-    assert restore_site(site.to_json() | {"key_of_a_newer_version": 1}) == site
-    assert restore_site(None) is None
+    recorded = restore_site(site.to_json() | {"key_of_a_newer_version": 1})
+    assert recorded == replace(site, is_recorded=True)
+
+
+@pytest.mark.parametrize("values", [None, {}, "DE", {"price": "0.3"}, {"pue": None}, {"year": True}, {"zone": 3}])
+def test_a_damaged_record_of_a_site_is_no_site(values: object) -> None:
+    assert restore_site(values) is None
 
 
 def test_an_own_intensity_keeps_its_source_and_year() -> None:
@@ -116,7 +123,7 @@ def test_cost_and_co2e_are_those_of_the_energy_with_pue() -> None:
     assert found.co2e_kg.value == pytest.approx(0.4572)
     assert found.cost.relative == found.co2e_kg.relative == pytest.approx(0.06)
     assert found.to_json()["cost"] == {"value": found.cost.value, "expanded": found.cost.expanded}
-    assert found.to_json()["site"]["source"] == site.source
+    assert found.to_json()["currency"] == "EUR"
 
 
 def test_an_uncertain_intensity_widens_only_co2e() -> None:

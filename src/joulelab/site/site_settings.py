@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, join_errors
 from joulelab.core.toml_reading import Mistakes, declare_key, read_table
+from joulelab.site.footprint import Site
 from joulelab.site.intensity import (
     FIRST_YEAR,
     LAST_YEAR,
@@ -54,38 +55,6 @@ class SiteTable:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Hold the place where work runs.
-
-    `g_per_kwh` is the carbon intensity, None if it is not set; `source`, `year` and `covers` describe it, `u_rel` is
-    its standard uncertainty as a share, None if unknown. `price` is per kWh, None if it is not set.
-    """
-
-    zone: str = ""
-    name: str = ""
-    g_per_kwh: float | None = None
-    year: int | None = None
-    covers: str = ""
-    source: str = ""
-    url: str = ""
-    licence: str = ""
-    note: str = ""
-    u_rel: float | None = None
-    price: float | None = None
-    currency: str = ""
-    pue: float = 1.0
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether neither a price nor a carbon intensity is set."""
-        return self.price is None and self.g_per_kwh is None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data, from which `restore_site` makes the same site."""
-        return asdict(self)
-
-
 def read_site(values: Mapping[str, Any], mistakes: Mistakes | None = None) -> Site | None:
     """Read the values of [site]; None if it has none or they are wrong.
 
@@ -99,12 +68,6 @@ def read_site(values: Mapping[str, Any], mistakes: Mistakes | None = None) -> Si
             error.where = None
         raise join_errors(found.errors)
     return site
-
-
-def restore_site(values: Mapping[str, Any] | None) -> Site | None:
-    """Return the site that a run recorded, None if it recorded none; unknown keys of newer versions are ignored."""
-    names = {one.name for one in fields(Site)}
-    return Site(**{key: value for key, value in values.items() if key in names}) if values else None
 
 
 def make_site(

@@ -12,11 +12,11 @@ SETTERS = [ROOT / "instruments" / name for name in ("nvml/setter.py", "rapl.py",
 FILES = [*(ROOT / "control").glob("*.py"), *SETTERS, ROOT / "core" / "setting.py"]
 CODES = """
 config.bad-range config.cannot-listen config.capd-running config.duplicate-device config.message-too-long
-config.no-users config.not-a-number config.not-a-request config.number-of-devices config.socket-place-taken
+config.no-pause config.no-users config.not-a-number config.not-a-request config.number-of-devices config.socket-place-taken
 config.unknown-device config.unknown-group config.unknown-user config.unreadable config.untrusted
 denied.cap denied.clock-record denied.counters denied.gpu denied.library denied.limit denied.read-only
-error.capd-failed error.capd-no-answer error.capd-unavailable error.keeper-died error.keeper-failed
-error.keeper-not-started error.no-answer error.other-process
+error.capd-failed error.capd-no-answer error.capd-unavailable error.job-ended error.keeper-died error.keeper-failed
+error.keeper-not-started error.no-answer error.no-guard error.other-process
 missing-dependency.broken-package
 read-failed.clock-record read-failed.gpu read-failed.limit read-failed.no-cap
 refused.changed-elsewhere refused.clock-record refused.clocks-not-allowed refused.device-busy

@@ -2,5 +2,6 @@
 
 A program uses `client`. It talks (`protocol`, `link`) to a keeper, the only process that sets caps: one of its own
 (`__main__`), or capd (`daemon`, with the rules of `policy`). Both serve each client with a `Keeper`, which holds one
-`CapLease` per device. Locks and journals are in `state`; `leftovers` finds the journals of killed keepers.
+`CapLease` per device; the former also pauses a job (`pauses`). Locks and journals are in `state`; `leftovers` finds the
+journals of killed keepers.
 """

@@ -1,4 +1,8 @@
-"""Run a keeper for one client: `python -m joulelab.control PID TICKS`, with its socket as standard input."""
+"""Run a keeper for one client: `python -m joulelab.control PID TICKS`, with its socket as standard input.
+
+A third word `guarded` lets it have a guard. The guard of a killed keeper runs this program with the third word
+`restore`: it waits for the end of the client, and restores the caps that are left then.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.control.keeper import Keeper
-from joulelab.control.link import END_SIGNALS, ProcessWatch
+from joulelab.control.leftovers import has_leftovers
+from joulelab.control.link import END_SIGNALS, ProcessWatch, make_keeper_command, wait_readable
+from joulelab.control.pauses import KeeperGuard, PausedJob
 from joulelab.control.protocol import (
     LineBuffer,
     clean_text,
@@ -27,6 +33,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from joulelab.control.protocol import KeeperRequest
     from joulelab.control.setters import SetterInventory
 
 POLL_MS = 500  # only on kernels without pidfd
@@ -37,7 +44,12 @@ CLIENT_ENDED, CLIENT_CLOSED = "the client ended", "the client closed"
 class KeeperProcess:
     """Serve one client until it ends or closes, or a signal asks to restore."""
 
-    def __init__(self, sock: socket.socket, client: ProcessWatch, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, sock: socket.socket, client: ProcessWatch, environ: Mapping[str, str], *, guarded: bool = False
+    ) -> None:
+        self._needs_guard = guarded
+        self._guard: KeeperGuard | None = None
+        self._job: PausedJob | None = None
         self._sock = sock
         self._client = client
         self._environ = environ
@@ -99,12 +111,36 @@ class KeeperProcess:
 
     def _answer_line(self, line: bytes) -> dict[str, Any]:
         try:
-            return self.keeper.answer_request(parse_request(line))
-        except ConfigError as error:
+            request = parse_request(line)
+            if request.do in ("pause", "resume"):
+                return self._answer_pause(request)
+            if request.do == "set" and self._needs_guard:
+                self._start_guard()
+            return self.keeper.answer_request(request)
+        except JoulelabError as error:
             return make_refusal(read_request_id(line), error)
         except Exception as error:  # noqa: BLE001 - an unexpected error of a driver must not end the keeper
             failure = JoulelabError("the keeper failed", where="caps", why=repr(error), code="error.keeper-failed")
             return make_refusal(read_request_id(line), failure)
+
+    def _answer_pause(self, request: KeeperRequest) -> dict[str, Any]:
+        """Pause the client's job, or continue it. Raises JoulelabError."""
+        self._continue_job()
+        if request.do == "resume":
+            return {"id": request.id, "is": "resumed"}
+        job = self._job = PausedJob((request.pid, request.ticks), self._environ)
+        return {"id": request.id, "is": "paused", "processes": job.processes, "guard": job.guard.pid}
+
+    def _continue_job(self) -> None:
+        job, self._job = self._job, None
+        if job is not None:
+            job.resume()
+
+    def _start_guard(self) -> None:
+        self._needs_guard = False
+        restore = make_keeper_command(self._client.pid, self._client.ticks, "restore")
+        with contextlib.suppress(OSError):  # without it, the next start of joulelab restores the caps
+            self._guard = KeeperGuard(self._environ, restore)
 
     def _send_message(self, message: dict[str, Any]) -> bool:
         try:
@@ -114,12 +150,15 @@ class KeeperProcess:
         return True
 
     def _restore_caps(self, reason: str) -> None:
+        self._continue_job()
         outcomes = self.keeper.release_caps()
         devices = [outcome.to_json() for outcome in outcomes]
         sent = self._send_message({"id": 0, "is": "ended", "why": reason, "devices": devices})
         if reason in (CLIENT_ENDED, CLIENT_CLOSED) or not sent:
             for outcome in outcomes:
                 self.keeper.state.append_log(f"{reason}: {outcome.message}")
+        if self._guard is not None:
+            self._guard.dismiss()
         if self._setters is not None:
             self._setters.close()
 
@@ -136,16 +175,37 @@ def main() -> None:
     """Serve the client that the arguments name; end by os._exit, so that no stuck vendor library delays the end."""
     code = 1
     try:
-        sock = _take_socket()
+        words = sys.argv[3:]
+        sock = None if "restore" in words else _take_socket()
         with contextlib.suppress(OSError):  # a session of its own: signals of the terminal are not for the keeper
             os.setsid()
         os.chdir("/")
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-        KeeperProcess(sock, ProcessWatch(int(sys.argv[1]), int(sys.argv[2])), os.environ).run()
+        client = ProcessWatch(int(sys.argv[1]), int(sys.argv[2]))
+        if sock is None:
+            restore_after(client, os.environ)
+        else:
+            KeeperProcess(sock, client, os.environ, guarded="guarded" in words).run()
         code = 0
     finally:
         os._exit(code)
+
+
+def restore_after(client: ProcessWatch, environ: Mapping[str, str]) -> None:
+    """Wait for the end of a client whose keeper was killed; then restore the caps that no other keeper holds."""
+    from joulelab.control.setters import open_all_setters
+
+    while not client.has_ended():  # it has started another keeper, or will
+        wait_readable(client.fds, POLL_MS / 1000)
+    if not has_leftovers(environ):
+        return
+    setters = open_all_setters(environ)
+    who = {"user": get_user_name(os.getuid()), "pid": os.getpid()}
+    keeper = Keeper(StateFolder(environ), lambda: setters, who)
+    for outcome in keeper.restore_leftovers():
+        keeper.state.append_log(f"the keeper was killed: {outcome.message}")
+    setters.close()
 
 
 def _take_socket() -> socket.socket:

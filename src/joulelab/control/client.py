@@ -37,8 +37,12 @@ class Caps:
     is started before the first use. Several threads may use it; in a forked child it does nothing.
     """
 
-    def __init__(self, environ: Mapping[str, str], *, who: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], *, who: Mapping[str, str] | None = None, guarded: bool = False
+    ) -> None:
+        """Take the environment, words about the client, and whether its keeper needs a guard (see `start_keeper`)."""
         self._environ = dict(environ)
+        self._is_guarded = guarded
         self._who = dict(who or {})
         self._pid = os.getpid()
         self._mutex = threading.RLock()
@@ -166,7 +170,7 @@ class Caps:
 
     def _open_link(self, *, direct: bool = False) -> KeeperLink:
         if self._link is None:
-            self._link = connect_keeper(self._environ, direct=direct, capd=self._needs_capd)
+            self._link = connect_keeper(self._environ, direct=direct, capd=self._needs_capd, guarded=self._is_guarded)
             self._needs_capd = self._needs_capd or self._link.pid is None
             self._started_ns = monotonic_ns()
         return self._link

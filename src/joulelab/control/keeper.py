@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from joulelab.control.lease import CapLease, finish_journal, format_value, get_main_value, get_unit
+from joulelab.control.pauses import refuse_pause
 from joulelab.control.protocol import CapDevice, CapOutcome, HeldCap, clean_text, make_refusal
 from joulelab.control.state import DeviceBusy, advise_manual_reset, format_holder, format_utc
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused, StoreError
@@ -67,6 +68,8 @@ class Keeper:
                 return {"id": number, "is": "status", **self.read_status()}
             if request.do == "set":
                 return {"id": number, "is": "set", "caps": self.set_caps(request.caps, request.who)}
+            if request.do in ("pause", "resume"):
+                raise refuse_pause()
             release = request.do == "release"
             outcomes = self.release_caps() if release else self.restore_leftovers(request.devices)
             return {"id": number, "is": "released", "devices": [o.to_json() for o in outcomes]}

@@ -48,15 +48,15 @@ class ProcessWatch:
         with contextlib.suppress(OSError):
             self.fds = [open_pidfd(pid)]
         # Compared after the pidfd is open: the start time shows whether the number was reused before.
-        self._ticks = read_start_ticks(pid) if ticks is None else ticks
-        if self.fds and read_start_ticks(pid) != self._ticks:
+        self.ticks = read_start_ticks(pid) if ticks is None else ticks
+        if self.fds and read_start_ticks(pid) != self.ticks:
             self.close()
 
     def has_ended(self) -> bool:
         """Return whether the process has ended."""
         if self.fds:
             return wait_readable(self.fds, 0.0)
-        return self._ticks is None or read_start_ticks(self.pid) != self._ticks
+        return self.ticks is None or read_start_ticks(self.pid) != self.ticks
 
     def close(self) -> None:
         """Close the pidfd; closing twice is harmless."""
@@ -64,10 +64,17 @@ class ProcessWatch:
             os.close(self.fds.pop())
 
 
-def start_keeper(environ: Mapping[str, str]) -> tuple[socket.socket, int]:
-    """Start a keeper for this process; return our end of its socket, and its pid. Raises JoulelabError."""
-    arguments = ["-P", "-W", "ignore", "-m", "joulelab.control", str(os.getpid()), str(read_start_ticks())]
-    command = [sys.executable, *arguments]
+def make_keeper_command(client: int, ticks: int | None, *words: str) -> list[str]:
+    """Return the command of a keeper for a client, which its pid and the start of it (ticks) name."""
+    return [sys.executable, "-P", "-W", "ignore", "-m", "joulelab.control", str(client), str(ticks), *words]
+
+
+def start_keeper(environ: Mapping[str, str], *, guarded: bool = False) -> tuple[socket.socket, int]:
+    """Start a keeper for this process; return our end of its socket, and its pid. Raises JoulelabError.
+
+    A `guarded` keeper has a guard: it restores the caps if this process and the keeper are killed together.
+    """
+    command = make_keeper_command(os.getpid(), read_start_ticks(), *(["guarded"] if guarded else []))
     fds: list[int] = []
     try:
         fds = [end.detach() for end in socket.socketpair()]
@@ -201,11 +208,13 @@ class CapdUnavailable(JoulelabError):
     """Report that capd, which holds our caps, does not listen at the moment."""
 
 
-def connect_keeper(environ: Mapping[str, str], *, direct: bool = False, capd: bool = False) -> KeeperLink:
+def connect_keeper(
+    environ: Mapping[str, str], *, direct: bool = False, capd: bool = False, guarded: bool = False
+) -> KeeperLink:
     """Connect to capd if it is wanted and listens, else start a keeper of our own. Raises JoulelabError.
 
     Root and twins do not need capd, unless JOULELAB_CAPD is set. `direct`: never capd. `capd`: nothing else, raises
-    CapdUnavailable.
+    CapdUnavailable. `guarded`: see `start_keeper`; capd, which is started again, needs no guard.
     """
     if not direct and (capd or environ.get(CAPD) or not (os.geteuid() == 0 or environ.get(TWIN))):
         path = environ.get(CAPD) or SOCKET
@@ -216,7 +225,7 @@ def connect_keeper(environ: Mapping[str, str], *, direct: bool = False, capd: bo
                 what, code = "capd is not running", "error.capd-unavailable"
                 advice = "it restores the caps when it starts again: systemctl status joulelab-capd"
                 raise CapdUnavailable(what, where=path, why=error.strerror, next=advice, code=code) from None
-    return KeeperLink(*start_keeper(environ))
+    return KeeperLink(*start_keeper(environ, guarded=guarded))
 
 
 def _connect_socket(path: str) -> socket.socket:

@@ -37,13 +37,18 @@ class CapRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeeperRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Hold any request of a client: `caps` and `who` belong to `set`, `devices` (None: all) to `restore`."""
+    """Hold any request of a client: `caps` and `who` belong to `set`, `devices` (None: all) to `restore`.
 
-    do: Literal["status", "set", "release", "restore"]
+    `pid` and `ticks` (its start) are the first process of the job to `pause`.
+    """
+
+    do: Literal["status", "set", "release", "restore", "pause", "resume"]
     id: int = 0
     caps: list[CapRequest] = []
     devices: list[str] | None = None
     who: dict[str, Any] = {}
+    pid: int = 0
+    ticks: int = 0
 
 
 class _Answer(msgspec.Struct, frozen=True):

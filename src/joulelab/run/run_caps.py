@@ -108,9 +108,20 @@ class Companion(Protocol):
 
 
 class RunCaps:
-    """Set the caps of one run through a keeper; every change is an event of the run."""
+    """Set the caps of one run through a keeper; every change is an event of the run.
 
-    def __init__(self, requests: Sequence[CapRequest], environ: Mapping[str, str], recording: RunRecording) -> None:
+    `guarded`: the keeper has a guard, which restores the caps if the keeper and this process are killed together.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[CapRequest],
+        environ: Mapping[str, str],
+        recording: RunRecording,
+        *,
+        guarded: bool = False,
+    ) -> None:
+        self._is_guarded = guarded
         self._requests = requests
         self._environ = environ
         self._recording = recording
@@ -139,7 +150,8 @@ class RunCaps:
         if self._caps is None:
             run = "" if self._recording.run is None else str(self._recording.run)
             command = " ".join(redact_command(self._recording.command))
-            self._caps = Caps(self._environ, who={"command": command, "run": run})
+            who = {"command": command, "run": run}
+            self._caps = Caps(self._environ, who=who, guarded=self._is_guarded)
         held = self._caps.set(requests)
         for each in held:
             self._recording.event("cap-set", **each.to_json())

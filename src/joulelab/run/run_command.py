@@ -192,7 +192,7 @@ class _Supervisor:
         self.recording = recording
         self.signals = signals
         self.companion = companion
-        self.caps = RunCaps(recording.options.caps, environ, recording)
+        self.caps = RunCaps(recording.options.caps, environ, recording, guarded=companion is not None)
         self.witness = GroupWitness()
         self.forwarder = SignalForwarder(self._send, self._has_group_signal)
         self.outcome = RunOutcome()

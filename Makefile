@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start thousands of processes: each would compile all that it imports where the environment forbids to keep it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo screenshots quick quick-covered test test-all check format benchmarks install install-dev system clean
+.PHONY: demo docs dist screenshots quick quick-covered test test-all check format benchmarks install install-dev system clean
 
 # About a minute, on a simulated node; the installation comes the first time only. Results go to joulelab-demo/.
 demo: $(VENV)/installed-demo
@@ -86,5 +86,17 @@ system:
 screenshots: install-dev system
 	@$(BIN)/python -m tests.docs.screenshots
 
+# The docs site, into .docs-site: `python -m http.server -d .docs-site` shows it, with search.
+docs: install-dev
+	@$(BIN)/python -m tests.docs.refresh reference
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "built .docs-site/index.html"
+
+# Wheel and sdist, into dist/; tests/dist installs them into an empty environment.
+dist: install-dev
+	@rm -rf dist
+	@$(BIN)/python -m build --quiet --outdir dist
+	@ls -l dist
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .docs-site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

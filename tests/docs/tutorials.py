@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
-TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-BLOCK = re.compile(r"```console\n\$ ([^\n]+)\n(.*?)```\n", re.DOTALL | re.MULTILINE)
+TUTORIALS = sorted([*(ROOT / "docs" / "tutorials").glob("*.md"), *(ROOT / "docs" / "quick-start").glob("*.md")])
+# A command with its output, or a script of which only the exit code is checked, since its figures differ each time.
+BLOCK = re.compile(r"```console\n\$ ([^\n]+)\n(.*?)```\n|```sh\n(.*?)```\n", re.DOTALL | re.MULTILINE)
 LEFT_OUT = "..."
 
 
@@ -33,8 +34,8 @@ class Typed:
 
 
 def typed_in(text: str) -> list[Typed]:
-    """Return what a page types, in order."""
-    return [Typed(block[1], block[2]) for block in BLOCK.finditer(text)]
+    """Return what a page types, in order; the output of a script is left out."""
+    return [Typed(block[1] or block[3], block[2] or f"{LEFT_OUT}\n") for block in BLOCK.finditer(text)]
 
 
 def play(command: str, folder: Path) -> str:
@@ -45,7 +46,7 @@ def play(command: str, folder: Path) -> str:
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PATH": beside}
     done = subprocess.run(
-        ["sh", "-c", command], cwd=folder, env=environ, capture_output=True, text=True, timeout=600, check=False
+        ["sh", "-ec", command], cwd=folder, env=environ, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout
@@ -55,7 +56,9 @@ def refreshed(text: str, printed: Callable[[str], str]) -> str:
     """Return a page with what its commands print now; where lines are left out, only what is shown is looked for."""
 
     def fresh(block: re.Match[str]) -> str:
-        now = printed(block[1])
+        now = printed(block[1] or block[3])
+        if block[3]:
+            return block[0]
         kept = block[2] if Typed(block[1], block[2]).agrees(now) and block[2] != f"{LEFT_OUT}\n" else now
         return f"```console\n$ {block[1]}\n{kept}```\n"
 

@@ -324,6 +324,39 @@ def require_power_over_time(measured: Sequence[MeasuredRun], what: str, next: st
             raise ConfigError(f"{what} cannot be told from run {one.result.run}", why=why, next=next)
 
 
+def require_whole_nodes(measured: Sequence[MeasuredRun], what: str, next: str = MEASURE) -> None:
+    """Refuse runs that do not give the power of whole nodes over time, all on one side of the supplies.
+
+    Raises ConfigError; `what` is the figure that they should give, `next` the advice.
+    """
+    require_power_over_time(measured, what, next)
+    require_one_origin(measured)
+    draws = [draw for one in measured for draw in one.draws]
+    for draw in (draw for draw in draws if draw.side == "parts"):
+        why = f"run {draw.run} measured only {', '.join(draw.scopes[:4])}"
+        raise ConfigError(f"{what} is not known", where=draw.host, why=why, next=next, code="config.parts-only")
+    if len({draw.side for draw in draws}) > 1:
+        raise ConfigError(
+            f"{what} is not known",
+            why="some nodes were measured at the wall (AC), others behind their power supplies (DC)",
+            next="name runs that were measured on the same side",
+            code="config.mixed-sides",
+        )
+
+
+def require_one_origin(measured: Sequence[MeasuredRun]) -> None:
+    """Refuse simulated runs among measured ones. Raises ConfigError."""
+    simulated = [one.result.run for one in measured if one.result.twin]
+    if simulated and len(simulated) < len(measured):
+        raise ConfigError(
+            "simulated runs cannot be planned with together with measured ones",
+            where=f"run {simulated[0]}",
+            why="its power is that of a twin",
+            next="name only runs of real nodes, or only runs of twins",
+            code="config.simulated",
+        )
+
+
 def list_even_spread_notes(measured: Sequence[MeasuredRun]) -> tuple[str, ...]:
     """Return what has to be said where the energy of some runs is taken as spread evenly; nothing where it is not."""
     flat = list(dict.fromkeys(one.result.name or one.result.run for one in measured if not one.resolved))

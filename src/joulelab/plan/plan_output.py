@@ -36,8 +36,9 @@ def lay_out_answer(
     lines = [("note", text) for text in word_notes(shown, SUBJECT)]
     if not is_explained and (len(notes) > MOST_NOTES or reasons):
         left = len(notes) - len(shown)
-        more = f": {left} more {'note' if left == 1 else 'notes'}, and how this was computed" if left else ""
-        lines.append(("why", f"the same command with {WHY}{more}"))
+        more = [f"{left} more {'note' if left == 1 else 'notes'}"] if left else []
+        more += ["how this was computed"] if reasons else []
+        lines.append(("why", f"the same command with {WHY}: {' and '.join(more)}"))
     lines += [("next", command) for command in next_commands]
     if lines:
         blocks += [BLANK_LINE, list_facts(lines)]

@@ -1,1 +1,1 @@
-"""Say what another cooling or inlet temperature would change."""
+"""The effect of another inlet temperature or cooling on the power of a node."""

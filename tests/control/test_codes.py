@@ -12,7 +12,8 @@ SETTERS = [ROOT / "instruments" / name for name in ("nvml/setter.py", "rapl.py",
 FILES = [*(ROOT / "control").glob("*.py"), *SETTERS, ROOT / "core" / "setting.py"]
 CODES = """
 config.bad-range config.cannot-listen config.capd-running config.duplicate-device config.message-too-long
-config.no-pause config.no-users config.not-a-number config.not-a-request config.number-of-devices config.socket-place-taken
+config.no-pause config.no-users config.not-a-number config.not-a-request config.number-of-devices
+config.socket-place-taken
 config.unknown-device config.unknown-group config.unknown-user config.unreadable config.untrusted
 denied.cap denied.clock-record denied.counters denied.gpu denied.library denied.limit denied.read-only
 error.capd-failed error.capd-no-answer error.capd-unavailable error.job-ended error.keeper-died error.keeper-failed

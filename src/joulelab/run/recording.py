@@ -109,7 +109,7 @@ class HostRecording:
         self._started_ns = 0
         self._restart_ns = NEVER_NS
         self._delay_ns = RESTART_FIRST_NS
-        self._workload_pid: int | None = None
+        self.workload_pid: int | None = None
         self._asked = 0
         self._finishing = False
         self._stuck = False
@@ -226,7 +226,7 @@ class HostRecording:
             "also": list(options.also),
             "period_s": options.period_s,
             "slow_period_s": options.slow_period_s,
-            "workload_pid": self._workload_pid,
+            "workload_pid": self.workload_pid,
             "offers": read_offers(self._environ),
             "ready_s": options.open_s,
             "log": str(log),
@@ -361,7 +361,7 @@ class RunRecording(HostRecording):
 
     def note_workload(self, pid: int, start_ns: int) -> None:
         """Store the start of the workload, and announce it to the recorders."""
-        self._workload_pid = pid
+        self.workload_pid = pid
         if self.recorder is not None:
             self.recorder.send({"do": "workload", "pid": pid, "start_ns": start_ns})
         if self.nodes is not None:

@@ -39,6 +39,8 @@ WARM_UP_LOAD: Final = 0.5
 # Stages are written this much ahead, so that short ones follow each other exactly.
 AHEAD_S: Final = 0.1
 MOST_SCALE: Final = 1e6
+# A tick that took this much longer was a stop (SIGSTOP): no work is done in it.
+STOPPED_NS: Final = NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,8 @@ class JobRunner(SimulatedJob):
                     self._board.clear_demand(due_ns)
                 self._stop.wait_until(due_ns if is_last else last_ns + round(TICK_S * NS))
                 now_ns = due_ns if is_last and self._stop.signal is None else self._now()
+                if now_ns - last_ns > STOPPED_NS:
+                    last_ns = now_ns
                 done += (rate + self._compute_rate(now_ns)) / 2 * (now_ns - last_ns) / NS
                 last_ns = now_ns
                 counted = self._report_steps(counted, self._job.work if now_ns == due_ns else math.floor(done))

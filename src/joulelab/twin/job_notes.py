@@ -1,7 +1,7 @@
 """List the simulated jobs of a twin, and let its leaves draw their power: one note per job, one lock for all.
 
 A job that was killed leaves its note behind; whoever comes next (another job, the server) finds it gone and lets its
-GPUs idle.
+GPUs idle. So do the GPUs of a job that is stopped (SIGSTOP), until it is continued.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
-from joulelab.core.process_identity import find_process, identify_process
+from joulelab.core.process_identity import find_process, identify_process, is_stopped
 from joulelab.core.text import suggest_name
 from joulelab.twin.truth_file import Process
 from joulelab.twin.workload_progress import WorkloadModel
@@ -113,6 +113,7 @@ class JobBoard:
         self._truth = truth
         self._folder = find_jobs_folder(truth)
         self._note = self._folder / f"{os.getpid()}.json"
+        self._stopped: set[int] = set()
         if not self._folder.is_dir():
             raise ConfigError(
                 "this twin takes no jobs", where=str(truth.path), why="a load or profiles move it",
@@ -132,9 +133,11 @@ class JobBoard:
             self._settle_power(at_ns)
 
     def sweep_notes(self) -> None:
-        """Clear the notes of jobs that are gone."""
-        gone = [file for file in self._folder.glob("*.json") if self._read_note(file) is None]
-        if gone:
+        """Clear the notes of jobs that are gone, and let the GPUs of jobs idle that were stopped meanwhile."""
+        notes = [self._read_note(file) for file in self._folder.glob("*.json")]
+        pids = [int(note["owner"]["pid"]) for note in notes if note is not None]
+        before, self._stopped = self._stopped, {pid for pid in pids if is_stopped(pid)}
+        if None in notes or before != self._stopped:
             with self._lock_notes():
                 self._settle_power(monotonic_ns() + round(LEAD_S * NS))
 
@@ -172,7 +175,8 @@ class JobBoard:
             else:
                 jobs.append(note)
         self._list_processes(jobs)
-        for leaf, watts in self._sum_demands(jobs).items():
+        working = [job for job in jobs if not is_stopped(job["owner"]["pid"])]
+        for leaf, watts in self._sum_demands(working).items():
             since_ns, last_w = self._truth.read_last(leaf)
             if abs(last_w - watts) > 1e-9:
                 self._truth.append(leaf, max(at_ns, since_ns), watts, watts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tests.analysis.folders import Folder
+from tests.analysis.virtual import accuracy
 from tests.report.synthetic import BOOT, HOST, NOBODY, START, STARTED
 
 from joulelab.core.clock import NS
@@ -105,6 +107,13 @@ def measured(run: Path) -> MeasuredRun:
     """Return what a run measured."""
     with open_run(run) as opened:
         return read_measured_run(opened)
+
+
+def only_accounted(folder: Path) -> MeasuredRun:
+    """Return a job of 12 s and 6 kJ whose energy a cluster accounted, and nothing else."""
+    spec = Spec("energy_j", "energy", "J", "counter", 1e-9, accuracy=accuracy(0.05))
+    made = Folder(folder).add("slurm", Stream("job", "job", "job", 12.0, (spec,)), [4.0, 16.0], [0.0, 6000.0])
+    return read_measured_run(made.close(4.0, 16.0).open())
 
 
 def _write(

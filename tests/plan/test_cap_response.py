@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.plan.measured_runs import measured, node_run
-from tests.plan.rack.draws import only_accounted
+from tests.plan.measured_runs import measured, node_run, only_accounted
 from tests.study.virtual_study import write
 
 from joulelab.analysis.result import Check

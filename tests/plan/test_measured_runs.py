@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.analysis.folders import Folder
-from tests.analysis.virtual import accuracy
-from tests.plan.measured_runs import measured, node_run
+from tests.plan.measured_runs import measured, node_run, only_accounted
 from tests.report.synthetic import make_run
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.spec import Spec, Stream
 from joulelab.core.text import SERVED_TWIN
-from joulelab.plan.measured_runs import identify_work, read_measured_run
+from joulelab.plan.measured_runs import identify_work, require_whole_nodes
 from joulelab.report import format as fmt
 
 if TYPE_CHECKING:
@@ -139,9 +136,7 @@ def test_a_run_without_power_is_refused(tmp_path: Path, made: dict[str, bool], w
 
 
 def test_what_was_only_accounted_for_is_spread_evenly(tmp_path: Path) -> None:
-    spec = Spec("energy_j", "energy", "J", "counter", 1e-9, accuracy=accuracy(0.05))
-    folder = Folder(tmp_path).add("slurm", Stream("job", "job", "job", 12.0, (spec,)), [4.0, 16.0], [0.0, 6000.0])
-    one = read_measured_run(folder.close(4.0, 16.0).open())
+    one = only_accounted(tmp_path)
     assert not one.resolved
     assert one.draws == ()
     assert [q.value for q in one.energies([0.0, 3.0, 12.0])] == pytest.approx([1500.0, 4500.0], rel=1e-6)
@@ -168,3 +163,46 @@ def test_a_node_that_a_twin_served_is_simulated(tmp_path: Path) -> None:
     assert one.result.twin == one.draws[0].twin == SERVED_TWIN
     assert fmt.name_twins([SERVED_TWIN]) == f"simulated: {SERVED_TWIN}"
     assert fmt.name_twins([SERVED_TWIN, "bnl"]) == f"simulated: {SERVED_TWIN}; twin bnl, virtual time"
+
+
+@pytest.mark.parametrize(
+    ("scope", "side"),
+    [
+        ("node.ac", "ac"), ("outlet:pdu1.3", "ac"), ("psu:0", "ac"), ("node.dc", "dc"), ("psu.dc:0", "dc"),
+        ("gpu:0", "parts"), ("accel:0", "parts"), ("module", "parts"), ("psys", "parts"), ("fans", "parts"),
+        ("core:0", "parts"), ("mine", "parts"),
+    ],
+)  # fmt: skip
+def test_only_scopes_of_a_whole_node_count_as_the_node(tmp_path: Path, scope: str, side: str) -> None:
+    (draw,) = measured(node_run(tmp_path, scope=scope)).draws
+    assert draw.side == side
+
+
+def test_runs_that_do_not_give_the_power_of_whole_nodes_are_refused(tmp_path: Path) -> None:
+    wall, behind, part, rack = (
+        measured(node_run(tmp_path / scope, scope=scope)) for scope in ("node.ac", "node.dc", "gpu:0", "rack")
+    )
+    twin = measured(node_run(tmp_path / "twin", twin={"name": "bnl-h100"}))
+    require_whole_nodes([wall, wall], "the power")
+    for runs, code in (
+        ([wall, behind], "config.mixed-sides"),
+        ([wall, part], "config.no-whole-node"),
+        ([rack], "config.no-whole-node"),
+        ([wall, twin], "config.simulated"),
+        ([only_accounted(tmp_path / "job")], "config.total-only"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            require_whole_nodes(runs, "the power")
+        assert caught.value.code == code
+        assert caught.value.next
+
+
+def test_a_damaged_run_and_one_that_is_still_running_are_refused(tmp_path: Path) -> None:
+    run = node_run(tmp_path / "a")
+    journal = next(run.glob("*/pdu.power.0.journal"))
+    journal.write_bytes(journal.read_bytes()[:-700])
+    for wrong, code in ((run, "config.damaged"), (make_run(tmp_path / "b", state="live"), "config.live-run")):
+        with pytest.raises(ConfigError) as caught:
+            measured(wrong)
+        assert caught.value.code == code
+        assert caught.value.next

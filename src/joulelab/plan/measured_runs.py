@@ -1,7 +1,7 @@
-"""Read what a node drew from a run: its power over time, its energy between any two times, and what it is rated at.
+"""Read a run for planning: the power of each host over time, the energy between any two times, the nameplate.
 
-Every plan that begins with measurements begins here. The power of a host is that of the outermost thing measured on it,
-so nothing is counted twice.
+The power of a host is that of the outermost scopes measured on it, so nothing is counted twice. Runs that may give a
+wrong number are refused: damaged ones, ones with impossible power, ones that are still running.
 """
 
 from __future__ import annotations
@@ -37,24 +37,29 @@ if TYPE_CHECKING:
 
 Side = Literal["ac", "dc", "parts"]
 
-LEAST_STEP_S = 0.1  # finer readings than these are taken together
+LEAST_STEP_S = 0.1  # finer readings are averaged
 MOST_STEPS = 2_000_000
 SYSTEMATIC = ("gain", "offset")
 PARTS = ("gpu", "cpu", "dram")
-ALIKE = ("batch", "precision", "ranks", "data")  # facts by which one workload is two
-JOB = "job"  # what a cluster accounted: one figure for all of the time
+WALL_FAMILIES = {"node.ac", "psu", "outlet", "rack"}  # of whole nodes; all other scopes are parts of one
+SUPPLY_FAMILIES = {"node.dc", "psu.dc"}
+ALIKE = ("batch", "precision", "ranks", "data")  # facts that tell apart two settings of one workload
+WRONG_CHECKS = ("damaged", "impossible power")
+PLUGIN = "slurm "  # before the name of Slurm's plugin, in the model of a job's stream
+COVERED_SIDES = {"node.ac": "ac", "node.dc": "dc", "cpu + dram": "parts", "gpu": "parts"}
+MOST_NAMES = 3  # runs that a note names
+MEASURE = "leave it out, and name a run that was measured: joulelab run -- COMMAND"
 
 
 @dataclass(frozen=True)
 class HostTrace:
     """Hold the power of one host in one run: means over steps of `step_s` and the highest reading in each (W).
 
-    NaN where nothing was read. `side` is where it was measured: at the wall, behind the supplies, or only in `parts` of
-    the node. `raw_s` is how far apart the readings are, `window_s` what each of them is a mean over (0: a moment).
-    `gain` is the share by which all of them may be wrong alike (k = 2), None where nobody knows. Hosts of one `run` did
-    one job together; runs of the same `work` repeat it. `parts` are the means of what was measured inside, by family:
-    `gpu`, `cpu`, `dram`. `read_w` are the readings themselves at `read_s` (s from the start), which no grid has
-    smoothed; none where nobody kept them.
+    NaN marks steps without a reading. `side` is where it was measured: at the wall (ac), behind the power supplies
+    (dc), or only `parts` of the node. Readings are `raw_s` apart and averages over `window_s` (0: a moment). `gain` is
+    the share by which all of them may be wrong alike (k = 2), None if the accuracy is unknown. Hosts of one `run` did
+    one job together; runs of the same `work` repeat it. `parts` holds the means of the parts measured inside, by
+    family: `gpu`, `cpu`, `dram`. `read_w` are the readings themselves, at `read_s` (s from the start).
     """
 
     run: str
@@ -93,7 +98,7 @@ class HostTrace:
 
 @dataclass(frozen=True)
 class JobAccount:
-    """Hold what a cluster told beside the energy: on how many nodes it was (None where it did not), what it covers."""
+    """Hold the account of a cluster beside the energy: number of nodes (None if unknown), and what it covers."""
 
     nodes: int | None = None
     covers: str = ""
@@ -101,10 +106,10 @@ class JobAccount:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """Hold a run for planning: its result, and what each of its hosts drew.
+    """Hold a run for planning: its result and the power of each of its hosts.
 
-    Of a run that was only accounted for (by Slurm) the energy is known and not when it was used: there are no draws,
-    its energy is taken as spread evenly, and `accounted` holds what else was told.
+    If only a cluster accounted for the run (Slurm), its energy is known, but not when it was used: it has no draws, its
+    energy is taken as evenly spread, and `accounted` holds the rest of the account.
     """
 
     result: Result
@@ -115,12 +120,12 @@ class MeasuredRun:
 
     @property
     def nodes(self) -> int | None:
-        """Return on how many nodes it was, None where nobody tells."""
+        """Return the number of nodes, None if it is unknown."""
         return len(self.draws) or (self.accounted.nodes if self.accounted is not None else None)
 
     @property
     def resolved(self) -> bool:
-        """Return whether it is known when the energy was used."""
+        """Return whether the power over time is known."""
         return bool(self._scopes)
 
     @property
@@ -129,14 +134,13 @@ class MeasuredRun:
         return utc_s(self.result.start_utc)
 
     def energies(self, at_s: Sequence[float] | Floats) -> list[Quantity]:
-        """Return the energy (J) between each two of some times (s from the workload's start), of everything measured.
+        """Return the energy (J) of all hosts between neighbouring times (s from the workload's start).
 
-        They add up to that of the whole. Times outside of the workload count as its ends.
+        The parts add up to the whole. Times outside of the workload count as its ends.
         """
         a, b = self._edges
         times = np.clip(np.asarray(at_s, dtype=float), 0.0, (b - a) * 1e-9)
-        stamps = [a + round(t * 1e9) for t in times]
-        stamps = [min(t, b) for t in stamps]
+        stamps = [min(a + round(t * 1e9), b) for t in times]
         if not self._scopes:
             whole = self.result.energy or Quantity(0.0, known=False)
             return [whole * ((until - since) / (b - a)) for since, until in pairwise(stamps)]
@@ -152,65 +156,66 @@ def utc_s(text: str) -> float:
 
 
 def read_measured_run(run: Run) -> MeasuredRun:
-    """Read a run for planning. Raises ConfigError where no power was measured."""
+    """Read a run for planning. Raises ConfigError if its figures may be wrong, or no power was measured."""
     result = analyse_run(run)
-    if result.is_damaged and result.energy is None:
-        why = "a file of it cannot be read or is missing"
-        raise ConfigError(f"run {result.run} cannot be planned with", why=why, next=f"joulelab show {result.run}")
-    wrong = next((c for c in result.checks if (c.name, c.status) == ("impossible power", "failed")), None)
-    if wrong is not None:
-        worded = word_check(wrong)
-        what, next_step = f"run {result.run} cannot be planned with", worded.next or f"joulelab show {result.run}"
-        raise ConfigError(what, why=worded.text, next=next_step)
+    refused = f"run {result.run} cannot be planned with"
+    for check in result.checks:
+        if check.name in WRONG_CHECKS and check.status == "failed":
+            worded = word_check(check)
+            code = f"config.{check.name.replace(' ', '-')}"
+            raise ConfigError(refused, why=worded.text, next=worded.next or f"joulelab show {result.run}", code=code)
+        if check.code == "ending.live":
+            raise ConfigError(refused, why="it is still running", next="wait for its end", code="config.live-run")
     events = list(run.events())
     span = find_span(run, events)
-    told = list_account_events(events)
-    every = [s for s in load_joined(run, span).scopes if not s.estimate]
-    scopes = [s for s in every if s.host not in told and find_family(s.scope) != JOB]
-    if every and not scopes and result.energy is not None and result.duration_s > 0:
-        return MeasuredRun(result, (), (span.start_ns, span.end_ns), (), _accounted(run, list(told.values())))
+    accounts = list_account_events(events)
+    measured = [scope for scope in load_joined(run, span).scopes if not scope.estimate]
+    scopes = [one for one in measured if one.host not in accounts and find_family(one.scope) != JOB_SCOPE]
+    edges = (span.start_ns, span.end_ns)
+    if measured and not scopes and result.energy is not None and result.duration_s > 0:
+        return MeasuredRun(result, (), edges, (), _read_account(run, list(accounts.values())))
     if not scopes or result.duration_s <= 0:
         why = "there is an estimate only" if result.scopes else "no power was measured"
-        raise ConfigError(f"run {result.run} cannot be planned with", why=why, next="joulelab doctor")
+        raise ConfigError(refused, why=why, next="joulelab doctor", code="config.no-power")
     stack = stack_scopes(scopes)
-    a, b = span.start_ns, span.end_ns
     hosts = dict.fromkeys(outer.host for outer, _ in stack)
     guides = find_guides(scopes)
-    draws = tuple(_draw(result, host, [p for p in stack if p[0].host == host], guides, (a, b)) for host in hosts)
-    return MeasuredRun(result, draws, (a, b), tuple(outer for outer, _ in stack))
+    draws = tuple(_trace_host(result, host, [p for p in stack if p[0].host == host], guides, edges) for host in hosts)
+    return MeasuredRun(result, draws, edges, tuple(outer for outer, _ in stack))
 
 
 def name_workload(result: Result) -> str:
-    """Return what a run's workload is called: by its label, what it told of itself, or its command."""
+    """Return the name of a run's workload: its label, its fact, or its command."""
     return str(result.labels.get("workload") or result.facts.get("workload") or shlex.join(result.command))
 
 
 def states_workload(result: Result) -> bool:
-    """Return whether a run says what it did: the command of an imported one only says how it was imported."""
+    """Return whether a run states its workload; the command of an imported one is that of the import."""
     return result.outcome != "imported" or "workload" in {**result.labels, **result.facts}
 
 
 def identify_work(result: Result) -> str:
-    """Return what runs that repeat the same work have in common: the cell of a study, or workload and settings.
+    """Return a key that runs of the same work share: the cell of a study, or workload and settings.
 
-    Those that do not tell it may all be repeats.
+    It is empty for runs that do not state their workload: they may all be repeats.
     """
     if not states_workload(result):
         return ""
-    told = [f"{name} {result.facts[name]}" for name in ALIKE if name in result.facts]
-    return str(result.labels.get("cell") or ", ".join([name_workload(result), *told]))
+    settings = [f"{name} {result.facts[name]}" for name in ALIKE if name in result.facts]
+    return str(result.labels.get("cell") or ", ".join([name_workload(result), *settings]))
 
 
-def _accounted(run: Run, told: Sequence[Mapping[str, Any]]) -> JobAccount:
-    """Return what the cluster told of a job: with its energy while it ran (`attached`), or when it was imported."""
+def _read_account(run: Run, accounts: Sequence[Mapping[str, Any]]) -> JobAccount:
+    """Read the account of a job, from its events (`import --attach`) or from its archive."""
     archives = [one for one in (run.meta.get("imported") or {}).get("archives") or [] if "node_count" in one]
-    counts = [len(one.get("nodes") or ()) for one in told] + [one["node_count"] for one in archives]
-    covers = [" + ".join(map(str, one["covers"])) for one in told] + [str(one.get("covers") or "") for one in archives]
-    known = bool(counts) and all(isinstance(count, int) and count > 0 for count in counts)
-    return JobAccount(sum(counts) if known else None, ", ".join(dict.fromkeys(text for text in covers if text)))
+    counts = [len(one.get("nodes") or ()) for one in accounts] + [one["node_count"] for one in archives]
+    covers = [" + ".join(map(str, one["covers"])) for one in accounts]
+    covers += [str(one.get("covers") or "") for one in archives]
+    is_counted = bool(counts) and all(isinstance(count, int) and count > 0 for count in counts)
+    return JobAccount(sum(counts) if is_counted else None, ", ".join(dict.fromkeys(filter(None, covers))))
 
 
-def _draw(
+def _trace_host(
     result: Result,
     host: str,
     stack: Sequence[tuple[ScopeChannels, list[ScopeChannels]]],
@@ -218,8 +223,8 @@ def _draw(
     span: tuple[int, int],
 ) -> HostTrace:
     outer = [whole for whole, _ in stack]
-    shown = [s.find_power() or s.best for s in outer]
-    raw_s = max(c.step_s for c in shown)
+    channels = [s.find_power() or s.best for s in outer]
+    raw_s = max(c.step_s for c in channels)
     duration_s = (span[1] - span[0]) * 1e-9
     step_s = max(raw_s, LEAST_STEP_S, duration_s / MOST_STEPS)
     count = max(int(duration_s / step_s), 1)
@@ -238,13 +243,13 @@ def _draw(
     rated = [d for d in result.rated.devices if d.host == host]
     families = {find_family(s.scope) for s in outer}
     gpus = {s.scope for s in result.scopes if s.host == host and find_family(s.scope) == "gpu"}
-    read_s, read_w = _readings(edges, shown, max(raw_s, LEAST_STEP_S))
+    read_s, read_w = _sample_readings(edges, channels, max(raw_s, LEAST_STEP_S))
     return HostTrace(
         run=result.run, name=result.name or "", host=host,
-        side="dc" if families == {"node.dc"} else "ac" if not families & {*PARTS, "node.dc"} else "parts",
+        side="ac" if families <= WALL_FAMILIES else "dc" if families <= SUPPLY_FAMILIES else "parts",
         scopes=tuple(s.scope for s in outer), start_utc_s=utc_s(result.start_utc), duration_s=duration_s,
-        step_s=step_s, raw_s=raw_s, window_s=max(c.spec.window_s or 0.0 for c in shown),
-        mean_w=whole.mean, high_w=np.fmax(whole.high, whole.mean), gain=_gain(energy),
+        step_s=step_s, raw_s=raw_s, window_s=max(c.spec.window_s or 0.0 for c in channels),
+        mean_w=whole.mean, high_w=np.fmax(whole.high, whole.mean), gain=_find_gain(energy),
         idle_w=add_quantities(q for q in idle if q is not None) if idle and None not in idle else None,
         rated_w=sum(d.watts for d in rated) if rated and {d.scope for d in rated} == {s.scope for s in outer} else None,
         rated_by=rated[0].source if rated else "", twin=result.twin, gpus=len(gpus), work=identify_work(result),
@@ -252,76 +257,74 @@ def _draw(
     )  # fmt: skip
 
 
-def _readings(edges: BucketBuilder, channels: Sequence[EnergyChannel], step_s: float) -> tuple[Floats, Floats]:
-    """Return when (s) a host was read and what it drew (W), no finer than a step; nothing between readings is made up.
+def _sample_readings(edges: BucketBuilder, channels: Sequence[EnergyChannel], step_s: float) -> tuple[Floats, Floats]:
+    """Return times (s) and power (W) of a host's readings, at most one per step; nothing is interpolated.
 
-    Of several channels each holds its last reading until the next; NaN where one of them has none.
+    Of several channels each holds its last reading until the next; NaN if one of them has none.
     """
-    every = [shown for channel in channels for shown in edges.shown(channel)]
-    if not every or not all(shown.t.size for shown in every):
+    series = [one for channel in channels for one in edges.shown(channel)]
+    if not series or not all(one.t.size for one in series):
         return np.empty(0), np.empty(0)
-    slowest = min(every, key=lambda shown: shown.t.size).t
+    slowest = min(series, key=lambda one: one.t.size).t
     at = slowest[(slowest >= 0) & (slowest <= edges.duration_s)]
     if at.size > edges.t.size:  # finer than the steps
         at = edges.t
     total = np.zeros(at.size)
-    for shown in every:
-        place = np.searchsorted(shown.t, at + 1e-9, side="right") - 1
-        held = shown.value[np.maximum(place, 0)]
-        old = (place < 0) | (at - shown.t[np.maximum(place, 0)] > GAP_STEPS * step_s)
-        total += np.where(old, np.nan, held)
+    for one in series:
+        last = np.searchsorted(one.t, at + 1e-9, side="right") - 1
+        held = one.value[np.maximum(last, 0)]
+        is_old = (last < 0) | (at - one.t[np.maximum(last, 0)] > GAP_STEPS * step_s)
+        total += np.where(is_old, np.nan, held)
     return at, total
 
 
-def _gain(energy: Quantity) -> float | None:
-    """Return by which share a meter may be wrong in all of its readings alike (k = 2)."""
+def _find_gain(energy: Quantity) -> float | None:
     if not energy.known or energy.value <= 0:
         return None
     budget = energy.budget()
     return 2 * float(np.hypot.reduce([budget.get(kind, 0.0) for kind in SYSTEMATIC])) / energy.value
 
 
-PLUGIN = "slurm "  # before the name of Slurm's plugin, in the model of a job's stream
-COVERS = {"node.ac": "ac", "node.dc": "dc", "cpu + dram": "parts", "gpu": "parts"}
-MOST = 3  # runs that are named in a note
-MEASURE = "leave it out, and name a run that was measured: joulelab run -- COMMAND"
-
-
 def find_accounted_side(measured: MeasuredRun) -> str:
-    """Return which side of the supplies a job's energy is of: ac, dc, parts of nodes, or `job` where nobody tells."""
-    told = measured.accounted.covers if measured.accounted is not None else ""
+    """Return the side of the supplies that a job's energy was measured on: ac, dc, parts, or `job` if unknown."""
+    covers = measured.accounted.covers if measured.accounted is not None else ""
     models = [str(s.model or "") for s in measured.result.scopes if s.scope == JOB_SCOPE]
     plugins = [find_plugin(model.removeprefix(PLUGIN)) for model in models if model.startswith(PLUGIN)]
-    # What was added to a run tells families of scopes, what was imported the plugin that is in its model.
-    found = {told} if told in COVERS else {" + ".join(plugin.parts) for plugin in plugins}
-    sides = {COVERS.get(one, "parts") for one in found}
+    # An attached account names families of scopes; an imported one has the plugin in its model.
+    found = {covers} if covers in COVERED_SIDES else {" + ".join(plugin.parts) for plugin in plugins}
+    sides = {COVERED_SIDES.get(one, "parts") for one in found}
     return sides.pop() if len(sides) == 1 else "parts" if sides else JOB_SCOPE
 
 
 def find_node_count(measured: MeasuredRun) -> int | None:
-    """Return on how many nodes a run was, by its label `nodes` where nothing else tells; None where that neither."""
+    """Return the number of nodes of a run, else its label `nodes`, else None."""
     label = str(measured.result.labels.get("nodes", ""))
     return measured.nodes or (int(label) if label.isascii() and label.isdecimal() else 0) or None
 
 
 def count_nodes(measured: MeasuredRun) -> int:
-    """Return on how many nodes a run was. Raises ConfigError where only its energy is known."""
+    """Return the number of nodes of a run. Raises ConfigError if it is unknown."""
     nodes = find_node_count(measured)
     if nodes is None:
         raise ConfigError(
             f"run {measured.result.run} does not tell on how many nodes it ran",
-            why="a cluster accounted for its energy, and nothing else of it is known",
+            why="a cluster accounted for its energy only",
             next="import it again with their number: joulelab import slurm JOB --label nodes=N",
+            code="config.node-count",
         )
     return nodes
 
 
 def require_power_over_time(measured: Sequence[MeasuredRun], what: str, next: str = MEASURE) -> None:
-    """Refuse runs of which nobody knows when they drew how much. Raises ConfigError that names the first of them."""
+    """Refuse runs whose power over time is not known; `what` needs it. Raises ConfigError."""
     for one in measured:
         if not one.resolved:
-            why = "a cluster accounted for its energy as one total: its power over time and its highest are not known"
-            raise ConfigError(f"{what} cannot be told from run {one.result.run}", why=why, next=next)
+            raise ConfigError(
+                f"{what} cannot be told from run {one.result.run}",
+                why="a cluster accounted for its energy as one total; its power over time is not known",
+                next=next,
+                code="config.total-only",
+            )
 
 
 def require_whole_nodes(measured: Sequence[MeasuredRun], what: str, next: str = MEASURE) -> None:
@@ -332,9 +335,10 @@ def require_whole_nodes(measured: Sequence[MeasuredRun], what: str, next: str = 
     require_power_over_time(measured, what, next)
     require_one_origin(measured)
     draws = [draw for one in measured for draw in one.draws]
-    for draw in (draw for draw in draws if draw.side == "parts"):
-        why = f"run {draw.run} measured only {', '.join(draw.scopes[:4])}"
-        raise ConfigError(f"{what} is not known", where=draw.host, why=why, next=next, code="config.parts-only")
+    for draw in draws:
+        if draw.side == "parts" or "rack" in draw.scopes:
+            why = f"run {draw.run} measured only {', '.join(draw.scopes[:4])}"
+            raise ConfigError(f"{what} is not known", where=draw.host, why=why, next=next, code="config.no-whole-node")
     if len({draw.side for draw in draws}) > 1:
         raise ConfigError(
             f"{what} is not known",
@@ -357,40 +361,33 @@ def require_one_origin(measured: Sequence[MeasuredRun]) -> None:
         )
 
 
-def list_even_spread_notes(measured: Sequence[MeasuredRun]) -> tuple[str, ...]:
-    """Return what has to be said where the energy of some runs is taken as spread evenly; nothing where it is not."""
-    flat = list(dict.fromkeys(one.result.name or one.result.run for one in measured if not one.resolved))
-    if not flat:
-        return ()
-    more = f" and {len(flat) - MOST} more" if len(flat) > MOST else ""
-    whose = "their" if len(flat) > 1 else "its"
-    said = "a cluster accounted for the energy as one total, which is taken as spread evenly over"
-    return (f"{', '.join(flat[:MOST])}{more}: {said} {whose} time; how it was is not known, and in no interval",)
-
-
 def list_outer_scopes(measured: MeasuredRun) -> set[tuple[str, str]]:
-    """Return host and scope of what a run's energy is the sum of."""
+    """Return host and scope of the parts that a run's energy is the sum of."""
     if measured.resolved:
         return {(draw.host, scope) for draw in measured.draws for scope in draw.scopes}
     return {(s.host, s.scope) for s in measured.result.scopes if s.scope == JOB_SCOPE}
 
 
-DRIFTED = "idle drifted"  # the check of a run
-MOST = 3  # runs that are named
+def list_even_spread_notes(measured: Sequence[MeasuredRun]) -> tuple[str, ...]:
+    """Return a note on runs whose energy is taken as evenly spread, nothing if there are none."""
+    names = list(dict.fromkeys(one.result.name or one.result.run for one in measured if not one.resolved))
+    if not names:
+        return ()
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    spread = "a cluster accounted for the energy as one total, which is taken as spread evenly over"
+    whose = "their" if len(names) > 1 else "its"
+    return (f"{', '.join(names[:MOST_NAMES])}{more}: {spread} {whose} time. The ± does not include this.",)
 
 
 def list_idle_doubts(measured: Sequence[MeasuredRun]) -> tuple[str, ...]:
-    """Return what is wrong with the idle powers of some runs: of what their nodes' power is from, not of parts."""
-    told = []
+    """Return a note on idle powers that drifted, of the scopes that the power of nodes comes from."""
+    doubts = []
     for one in measured:
         outer = {scope for draw in one.draws if draw.idle_w is not None for scope in draw.scopes}
-        drifts = (check for check in one.result.checks if check.name == DRIFTED and _is_of(check.scope, outer))
-        doubts = [word_check(check).text for check in drifts]
-        if doubts:
-            told.append(f"{one.result.name or one.result.run}, {'; '.join(doubts)}")
-    more = [f"and {len(told) - MOST} runs more"] if len(told) > MOST else []
-    return (f"the idle power is doubted: {'; '.join([*told[:MOST], *more])}",) if told else ()
-
-
-def _is_of(place: str, scopes: set[str]) -> bool:
-    return any(place == scope or place.endswith(f"/{scope}") for scope in scopes)
+        places = (*outer, *(f"/{scope}" for scope in outer))
+        drifts = [check for check in one.result.checks if check.name == "idle drifted"]
+        texts = [word_check(check).text for check in drifts if check.scope in outer or check.scope.endswith(places)]
+        if texts:
+            doubts.append(f"{one.result.name or one.result.run}, {'; '.join(texts)}")
+    more = [f"and {len(doubts) - MOST_NAMES} more runs"] if len(doubts) > MOST_NAMES else []
+    return (f"the idle power is doubted: {'; '.join([*doubts[:MOST_NAMES], *more])}",) if doubts else ()

@@ -1,175 +1,192 @@
-"""Measure schedules under a power budget: how far from the best possible, and how fast for many jobs.
+"""Measure `plan queue`: the distance of each policy from the optimum of small cases, and the speed for many jobs.
 
-`optimum` tries all orders and all caps of a few jobs, knowing all that will be submitted; the policies know only what
-was. Speed is told as jobs/s and as a ratio to what the same process needs for a plain loop.
+The optimum knows all submissions beforehand; it is a time-indexed mixed-integer program, solved by HiGHS. All times of
+the small cases are whole slots, so that an optimal schedule starts jobs at slots only and the program is exact.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import math
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulelab.core.quantity import Quantity
-from joulelab.plan.queue.caps import FREE, Curve, Step, options_of, truths_of
-from joulelab.plan.queue.jobs import Job, Stream
-from joulelab.plan.queue.outcome import compare
-from joulelab.plan.queue.policies import BACKFILL, ENERGY, FIT, POLICIES, WAITS, allowed
-from joulelab.plan.queue.simulate import simulate
-from joulelab.plan.queue.site import Site
+from joulelab.plan.queue.jobs import JobStream, QueueJob
+from joulelab.plan.queue.policy_comparison import compare_policies
+from joulelab.plan.queue.simulation import (
+    BACKFILL,
+    ENERGY,
+    FIRST_COME,
+    FIT,
+    POLICIES,
+    list_every_way,
+    list_ways,
+    simulate_queue,
+)
+from joulelab.plan.queue.site import NO_CAP, CapStep, CapSteps, QueueSite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.plan.queue.caps import Option
+    from joulelab.plan.queue.simulation import Policy, Way
 
 # Time and power ratios of an H100 node by the cap of its GPUs: between the published cap curves of other GPUs.
-CURVE: Curve = (
-    Step(400.0, Quantity(1.095, {"time:400": 0.02}), Quantity(0.72, {"power:400": 0.01}), 0.72),
-    Step(500.0, Quantity(1.05, {"time:500": 0.015}), Quantity(0.82, {"power:500": 0.01}), 0.82),
-    Step(600.0, Quantity(1.02, {"time:600": 0.01}), Quantity(0.92, {"power:600": 0.01}), 0.92),
-    FREE,
+STEPS: CapSteps = (
+    CapStep(400.0, Quantity(1.095, {"time:400": 0.02}), Quantity(0.72, {"power:400": 0.01}), 0.72),
+    CapStep(500.0, Quantity(1.05, {"time:500": 0.015}), Quantity(0.82, {"power:500": 0.01}), 0.82),
+    CapStep(600.0, Quantity(1.02, {"time:600": 0.01}), Quantity(0.92, {"power:600": 0.01}), 0.92),
+    NO_CAP,
 )
-SLACK_W = 1e-6
+SLOT_S = 120.0
+IDLE_W = 2200.0
+COMPARED = (FIRST_COME, BACKFILL, FIT, ENERGY)
 
 
-@dataclass(frozen=True)
-class Best:
-    """Hold the least makespan and the least mean time from submission to end that any order and caps reach, in s."""
-
-    makespan_s: float
-    turnaround_s: float
-
-
-def optimum(submits_s: Sequence[float], options: Sequence[Sequence[Option]], site: Site) -> Best:
-    """Try all orders and caps, each job as early as what is placed already allows: one of them is the best."""
-    least = [float("inf"), float("inf")]
-    for order in itertools.permutations(range(len(submits_s))):
-        for ways in itertools.product(*options):
-            ends = _placed(order, submits_s, ways, site)
-            first = min(submits_s)
-            least[0] = min(least[0], max(ends) - first)
-            least[1] = min(least[1], sum(e - s for e, s in zip(ends, submits_s, strict=True)) / len(ends))
-    return Best(*least)
-
-
-def _placed(order: Sequence[int], submits_s: Sequence[float], ways: Sequence[Option], site: Site) -> list[float]:
-    """Return when each job ends, placed one by one at the earliest time at which it fits for as long as it takes."""
-    placed: list[tuple[float, float, Option]] = []
-    ends = [0.0] * len(order)
-    for job in order:
-        way = ways[job]
-        times = sorted({submits_s[job], *(end for _, end, _ in placed if end > submits_s[job])})
-        begin = next(t for t in times if _fits(t, way, placed, site))
-        ends[job] = begin + way.planned_s
-        placed.append((begin, ends[job], way))
-    return ends
-
-
-def _fits(begin: float, way: Option, placed: Sequence[tuple[float, float, Option]], site: Site) -> bool:
-    end = begin + way.planned_s
-    moments = [begin, *(since for since, _, _ in placed if begin < since < end)]
-    for moment in moments:
-        there = [other for since, until, other in placed if since <= moment < until]
-        if sum(o.nodes for o in there) + way.nodes > site.nodes:
-            return False
-        if sum(o.extra_w for o in there) + way.extra_w > site.room_w + SLACK_W:
-            return False
-    return True
-
-
-def small_case(rng: np.random.Generator, jobs: int) -> tuple[list[Job], Site]:
-    """Return a few jobs, some at once, on a site whose power is what limits."""
-    submits = np.sort(np.where(rng.random(jobs) < 0.5, 0.0, rng.uniform(0, 3000, jobs)))
-    found = [
-        Job(f"j{k}", float(submits[k]), int(rng.integers(1, 4)), float(rng.uniform(600, 6000)),
-            Quantity(watts := float(rng.uniform(4000, 7200))), watts * 1.05, "made")
-        for k in range(jobs)
+def make_small_case(rng: np.random.Generator, count: int) -> tuple[list[QueueJob], QueueSite]:
+    """Make a few jobs, half of them submitted at once, on a site whose power is the limit."""
+    submits = np.sort(np.where(rng.random(count) < 0.5, 0, rng.integers(0, 25, count))) * SLOT_S
+    jobs = [
+        QueueJob(
+            f"j{k}", float(submits[k]), int(rng.integers(1, 4)), float(rng.integers(10, 50) * SLOT_S),
+            Quantity(watts := float(rng.uniform(4000, 7200))), watts * 1.05, "made",
+        )
+        for k in range(count)
     ]  # fmt: skip
-    most = max(job.nodes * ((job.highest_w or 0) - 2200) for job in found)
-    return found, Site(6, 6 * 2200.0 + float(rng.uniform(1.05, 1.8)) * most, 2200.0)
+    most_w = max(job.nodes * ((job.highest_w or 0) - IDLE_W) for job in jobs)
+    return jobs, QueueSite(6, 6 * IDLE_W + float(rng.uniform(1.05, 1.8)) * most_w, IDLE_W)
 
 
-def gaps(count: int, jobs: int, caps: int, seed: int) -> dict[str, np.ndarray]:
-    """Return how far policies are from the best possible: makespan and mean turnaround, as shares, by policy."""
+def round_ways(ways: Sequence[Way]) -> tuple[Way, ...]:
+    """Return ways with times rounded up to whole slots."""
+    times = [math.ceil(way.time_s / SLOT_S - 1e-9) * SLOT_S for way in ways]
+    return tuple(way._replace(planned_s=t, time_s=t) for way, t in zip(ways, times, strict=True))
+
+
+def solve_optimum(jobs: Sequence[QueueJob], site: QueueSite, goal: str, limit_s: float = 120.0) -> tuple[float, float]:
+    """Return the least makespan or the least mean time from submission to end (`turnaround`), and the gap (s, share).
+
+    A binary variable is one job, one cap and one start slot. Each job starts once; in each slot nodes and power
+    suffice. Raises RuntimeError where HiGHS finds no schedule.
+    """
+    import highspy
+
+    every = [list_every_way(FIT, job, STEPS, site) for job in jobs]
+    ways = [round_ways([way for way in listed if way.extra_w <= site.room_w]) for listed in every]
+    first = [round(job.submit_s / SLOT_S) for job in jobs]
+    lengths = [[round(way.time_s / SLOT_S) for way in listed] for listed in ways]
+    count = len(jobs)
+    # No schedule is better in which a job ends so late that the goal exceeds that of a policy.
+    reached = round(min(measure_policy(policy, jobs, site)[goal] for policy in COMPARED) / SLOT_S * 1e6) / 1e6
+    last = [math.floor(min(first) + reached)] * count
+    if goal == "turnaround":
+        shortest = [min(listed) for listed in lengths]
+        last = [first[k] + round(count * reached) - sum(shortest) + shortest[k] for k in range(count)]
+    slots = max(last)
+    # Rows: one start per job; nodes, then power of each slot; the end of each job is at most the makespan.
+    columns: list[tuple[float, list[tuple[int, float]]]] = []
+    for job, listed in enumerate(ways):
+        for way, length in zip(listed, lengths[job], strict=True):
+            for start in range(first[job], last[job] - length + 1):
+                entries = [(job, 1.0)]
+                entries += [(count + t, float(way.nodes)) for t in range(start, start + length)]
+                entries += [(count + slots + t, way.extra_w) for t in range(start, start + length)]
+                entries.append((count + 2 * slots + job, float(start + length)))
+                columns.append((start + length - first[job] if goal == "turnaround" else 0.0, entries))
+    columns.append((0.0 if goal == "turnaround" else 1.0, [(count + 2 * slots + job, -1.0) for job in range(count)]))
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = len(columns), 2 * count + 2 * slots
+    model.col_cost_ = np.array([cost for cost, _ in columns])
+    model.col_lower_ = np.zeros(len(columns))
+    model.col_upper_ = np.array([1.0] * (len(columns) - 1) + [float(slots)])
+    model.row_lower_ = np.array([1.0] * count + [-highspy.kHighsInf] * (2 * slots + count))
+    model.row_upper_ = np.array([1.0] * count + [site.nodes] * slots + [site.room_w] * slots + [0.0] * count)
+    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    model.a_matrix_.start_ = np.cumsum([0, *(len(entries) for _, entries in columns)])
+    model.a_matrix_.index_ = np.array([row for _, entries in columns for row, _ in entries])
+    model.a_matrix_.value_ = np.array([value for _, entries in columns for _, value in entries])
+    model.integrality_ = [highspy.HighsVarType.kInteger] * (len(columns) - 1) + [highspy.HighsVarType.kContinuous]
+    solver = highspy.Highs()
+    solver.silent()
+    solver.setOptionValue("time_limit", limit_s)
+    solver.setOptionValue("threads", 1)
+    solver.passModel(model)
+    solver.run()
+    info = solver.getInfo()
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        raise RuntimeError(f"HiGHS found no schedule: {solver.getModelStatus()}")
+    least = info.objective_function_value * SLOT_S
+    if goal == "makespan":
+        return least - min(job.submit_s for job in jobs), info.mip_gap
+    return least / count, info.mip_gap
+
+
+def measure_policy(policy: Policy, jobs: Sequence[QueueJob], site: QueueSite) -> dict[str, float]:
+    """Return makespan and mean time from submission to end of a policy, in s."""
+    submits = [job.submit_s for job in jobs]
+    ways = [round_ways(list_ways(policy, job, STEPS, site)) for job in jobs]
+    starts = simulate_queue(submits, ways, policy, site)
+    turnaround_s = sum(start.end_s - submits[start.job] for start in starts) / len(jobs)
+    return {"makespan": max(start.end_s for start in starts) - min(submits), "turnaround": turnaround_s}
+
+
+def measure_ratios(cases: int, seed: int) -> tuple[dict[tuple[str, str], list[float]], float]:
+    """Return the ratios to the optimum by policy and goal, of cases with 5 to 7 jobs, and the largest gap."""
     rng = np.random.default_rng(seed)
-    curve = (*CURVE[: caps - 1], FREE)
-    rows: dict[str, list[tuple[float, float]]] = {}
-    for _ in range(count):
-        made, site = small_case(rng, jobs)
-        truth = truths_of({"made": curve}, None)["made"]
-        options = [options_of(job, curve, truth, site, None) for job in made]
-        submits = [job.submit_s for job in made]
-        best = optimum(submits, options, site)
-        for policy in (WAITS, BACKFILL, FIT, ENERGY):
-            ways = [allowed(policy, own, job, site) for own, job in zip(options, made, strict=True)]
-            starts = simulate(submits, ways, policy, site)
-            makespan = max(s.end_s for s in starts) - min(submits)
-            turnaround = sum(s.end_s - s.submit_s for s in starts) / len(starts)
-            rows.setdefault(policy.name, []).append(
-                (makespan / best.makespan_s - 1, turnaround / best.turnaround_s - 1)
-            )
-    return {name: np.array(of) for name, of in rows.items()}
+    ratios: dict[tuple[str, str], list[float]] = {}
+    largest = 0.0
+    for case in range(cases):
+        jobs, site = make_small_case(rng, 5 + case % 3)
+        for goal in ("makespan", "turnaround"):
+            optimum_s, gap = solve_optimum(jobs, site, goal)
+            largest = max(largest, gap)
+            for policy in COMPARED:
+                ratios.setdefault((policy.name, goal), []).append(measure_policy(policy, jobs, site)[goal] / optimum_s)
+    return ratios, largest
 
 
-def busy_stream(count: int, seed: int) -> Stream:
-    """Return jobs that keep a site of 24 nodes under 100 kW busy."""
+def make_busy_stream(count: int, seed: int) -> JobStream:
+    """Make jobs that keep a site of 24 nodes under 100 kW busy."""
     rng = np.random.default_rng(seed)
-    at = np.cumsum(rng.exponential(1700, count))
+    submits = np.cumsum(rng.exponential(1700, count))
     nodes = rng.choice([1, 1, 1, 2, 2, 4], count)
-    last_s = np.clip(rng.lognormal(8.6, 0.9, count), 300, 86_400)
-    node_w = rng.uniform(5500, 7200, count)
+    durations = np.clip(rng.lognormal(8.6, 0.9, count), 300, 86_400)
     jobs = tuple(
-        Job(f"j{k}", float(at[k]), int(nodes[k]), float(last_s[k]), Quantity(watts, {"gain:pdu": 0.005 * watts}),
-            watts * 1.06, "made", 10_200.0)
-        for k, watts in enumerate(node_w.tolist())
+        QueueJob(
+            f"j{k}", float(submits[k]), int(nodes[k]), float(durations[k]),
+            Quantity(watts, {"gain:pdu": 0.005 * watts}), watts * 1.06, "made", 10_200.0,
+        )
+        for k, watts in enumerate(rng.uniform(5500, 7200, count).tolist())
     )  # fmt: skip
-    return Stream(jobs, f"{count} synthetic jobs")
-
-
-def _plain_loop_s(count: int) -> float:
-    begin = time.perf_counter()
-    total = 0.0
-    for k in range(count):
-        total += k * 0.5
-    return time.perf_counter() - begin
+    return JobStream(jobs, f"{count} synthetic jobs")
 
 
 def main() -> None:
-    """Print the gaps, the speed, and what caps change on a synthetic stream."""
+    """Print the ratios to the optimum and the time for many jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=300)
+    parser.add_argument("--cases", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--draws", type=int, default=20)
     options = parser.parse_args()
-    print(f"{options.cases} cases of 4 jobs, 3 caps each, against all orders and caps (which know the future)")
-    for name, rows in gaps(options.cases, 4, 3, seed=9).items():
-        mean, p95, worst = rows.mean(axis=0), np.percentile(rows, 95, axis=0), rows.max(axis=0)
-        for k, what in enumerate(("makespan", "turnaround")):
-            best = (rows[:, k] < 1e-9).mean()
-            print(
-                f"  {name:13s} {what:10} +{mean[k]:.1%} mean, +{p95[k]:.1%} p95, +{worst[k]:.0%} worst, {best:.0%} best"
-            )
-    site, stream = Site(24, 100e3, 2200.0), busy_stream(options.jobs, 9)
-    per_pass = min(_plain_loop_s(1_000_000) for _ in range(5)) / 1e6
+    begin = time.process_time()
+    ratios, gap = measure_ratios(options.cases, seed=9)
+    print(f"{options.cases} cases of 5 to 7 jobs, {time.process_time() - begin:.0f} s of CPU, largest gap {gap:.2%}")
+    for (policy, goal), found in ratios.items():
+        at_optimum = sum(ratio < 1 + 1e-9 for ratio in found)
+        print(
+            f"  {policy:13s}{goal:11s} mean {np.mean(found):.3f}, worst {max(found):.3f}, optimal in {at_optimum}"
+            f" of {len(found)}"
+        )
+    site, stream = QueueSite(24, 100e3, IDLE_W), make_busy_stream(options.jobs, 9)
     for policy in POLICIES:
-        begin = time.perf_counter()
-        compare(stream, site, {"made": CURVE}, policies=(policy,), draws=0)
-        took = time.perf_counter() - begin
-        print(f"  {policy.name:13s} {took:6.2f} s, {options.jobs / took:8.0f} jobs/s, "
-              f"{took / options.jobs / per_pass:6.0f} passes of a plain loop per job")  # fmt: skip
-    short = replace(stream, jobs=stream.jobs[:200])
-    begin = time.perf_counter()
-    found = compare(short, site, {"made": CURVE}, draws=options.draws)
-    print(f"  200 jobs, all policies, {options.draws} draws: {time.perf_counter() - begin:.2f} s")
-    for each in found.outcomes:
-        energy, wait = each.figure("energy_j") * (1 / 3.6e9), each.figure("wait_s") * (1 / 3600)
-        over_h = each.drawn[0]["over_highest_s"] / 3600
-        print(f"  {each.policy.name:13s} energy {energy} MWh, wait {wait} h, over {over_h:.1f} h")
+        begin = time.process_time()
+        compare_policies(stream, site, {"made": STEPS}, policies=(policy,), draws=0)
+        print(f"  {policy.name:13s}{options.jobs} jobs in {time.process_time() - begin:6.2f} s of CPU")
+    begin = time.process_time()
+    found = compare_policies(stream, site, {"made": STEPS})
+    took = time.process_time() - begin
+    print(f"all policies, {options.jobs} jobs, {found.draws} draws: {took:.1f} s of CPU")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Plan with what was measured: `joulelab plan rack | cost | carbon | when | cooling | schedule | rates`."""
+"""Plan with what was measured: `joulelab plan rack | cost | when | cooling | queue | rates`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 # The help of each command, so that `joulelab plan --help` imports none. A test compares it with the commands.
 COMMANDS: Mapping[str, str] = {
     "rack": "Find how many nodes fit in a rack, by each rule, with the risk.",
-    "cost": "Compute energy and cost of runs or planned work, per site.",
-    "carbon": "Compute the carbon emissions of runs or planned work, per site.",
+    "cost": "Compute energy, cost and carbon of runs or planned work, per site.",
     "when": "Find the start, pauses and caps of a job with least carbon or cost.",
     "cooling": "Compare kinds of cooling and inlet temperatures.",
-    "schedule": "Simulate a queue of jobs under a power budget, with caps per job.",
+    "queue": "Simulate a queue of jobs under a power budget, with caps per job.",
     "rates": "Check, fetch and list prices and carbon intensities.",
 }
 
-MODULES = {"carbon": "joulelab.plan.cost.carbon_command", "schedule": "joulelab.plan.queue.queue_command"}
+ALIASES = {"carbon": "cost", "schedule": "queue"}  # hidden, for one release
 
 EXAMPLES = format_examples(
     "joulelab plan rack last --supply 70kW --margin 27%",
@@ -41,11 +40,10 @@ class Plans(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 click's signature
         """Return a command, None where there is none of that name."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(
-            MODULES.get(cmd_name, f"joulelab.plan.{cmd_name}.{cmd_name}_command")
-        ).command
+        command: click.Command = importlib.import_module(f"joulelab.plan.{cmd_name}.{cmd_name}_command").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from joulelab.plan.cost.sites import Site
     from joulelab.plan.cost.work import Work
-    from joulelab.plan.queue.site import Schedule
+    from joulelab.plan.queue.site import QueueTable
     from joulelab.plan.rack.facility import Rack
     from joulelab.plan.rack.mix import Job
 
-KEYS = ("title", "rack", "nodes", "mix", "sites", "work", "schedule")
+OLD_QUEUE = "schedule"  # the name of [queue] in older files
+KEYS = ("title", "rack", "nodes", "mix", "sites", "work", "queue", OLD_QUEUE)
 NODE = "node"  # what a kind of node is called that has no name
 TYPED = "the command line"
 
@@ -45,7 +46,7 @@ class PlanFile:
     mix: tuple[Job, ...] = ()
     sites: tuple[Site, ...] = ()
     work: tuple[Work, ...] = ()
-    schedule: Schedule | None = None
+    queue: QueueTable | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     folder: Path = Path()
 
@@ -83,7 +84,10 @@ def read_plan_file(
     text, values = ("", {}) if path is None else read_toml(path, "plan file")
     values = _printable(values)
     problems = Mistakes(TYPED if path is None else str(path), text)
-    if path is not None and need and need not in values:
+    queue = OLD_QUEUE if OLD_QUEUE in values else "queue"
+    if "queue" in values and OLD_QUEUE in values:
+        problems.add((OLD_QUEUE,), "[queue] and [schedule] are the same table", next="keep [queue]")
+    if path is not None and need and (queue if need == "queue" else need) not in values:
         problems.add((), f"the plan file has no [{need}]", next="add it, or name another file")
     _over(values, ("rack",), rack or {})
     _over(values, ("nodes", _named(values)), node or {})
@@ -97,7 +101,7 @@ def read_plan_file(
         mix=tuple(read_mix(top.tables("mix"))),
         sites=tuple(replace(site, folder=folder) for site in read_sites(top.tables("sites"))),
         work=tuple(read_work(top.tables("work"))),
-        schedule=read_schedule(top.table("schedule")) if "schedule" in values else None,
+        queue=read_schedule(top.table(queue)) if queue in values else None,
         values=values,
         folder=folder,
     )

@@ -1,3 +1,65 @@
-"""The messages of `joulelab plan` about queue: from code to (status, text, next step)."""
+"""The messages of `joulelab plan queue`: from code to (status, text, next step)."""
 
-MESSAGES: dict[str, tuple[str, str, str]] = {}
+MESSAGES: dict[str, tuple[str, str, str]] = {
+    "queue.simulated": ("warning", "Powers are simulated, not measured: {twins}.", ""),
+    "queue.modelled-caps": (
+        "note",
+        "The effect of caps on {workloads} is modelled by other GPUs, not measured.",
+        "Measure three caps: joulelab sweep --cap 400:700:150 -- COMMAND",
+    ),
+    "queue.given-caps": (
+        "note",
+        "The effect of caps on {workloads} is taken from the plan file.",
+        "Measure it: joulelab sweep --cap 400:700:150 -- COMMAND",
+    ),
+    "queue.margin": (
+        "note",
+        "Powers are uncertain: the budget is exceeded in {share:%} of draws, by {most_w:W} at the 95th percentile.",
+        "Keep a margin: --margin {margin}%",
+    ),
+    "queue.no-accuracy": (
+        "note",
+        "The accuracy of the powers is not known, so energies have no interval.",
+        "State it: --accuracy 2%",
+    ),
+    "queue.file-title": ("note", "The file of jobs states: {title}", ""),
+    "queue.left-out": (
+        "note",
+        "Left out:[, {not_run:job} that did not run][, {unfinished:unfinished job}][, {parts:part} of jobs].",
+        "",
+    ),
+    "queue.assumed-power": (
+        "note",
+        "{jobs:job} without a power of their own count {node_w:W} per node (--node-w).",
+        "",
+    ),
+    "queue.mean-powers": (
+        "note",
+        "The budget is kept by mean powers, as highest powers are not known: short peaks may exceed it.",
+        "Add a column highest_w, or keep a --margin.",
+    ),
+    "queue.below-idle": (
+        "warning",
+        "{jobs:job} with less power than an unused node (job {job}: {node_w:W}, unused: {idle_w:W}).",
+        "Check --idle and the powers.",
+    ),
+    "queue.never-capped": (
+        "note",
+        "Never capped, as no run shows the effect of caps: {workloads}.",
+        "Name runs at several caps, or give --gpus and --gpu-power.",
+    ),
+    "queue.no-response": ("note", "{workload}: never capped: {error}", ""),
+    "queue.never-starts": (
+        "note",
+        "{policy}: job {job} never starts. It needs {needed_w:W} beyond idle; an empty site has {room_w:W}.",
+        "",
+    ),
+    "queue.capped-runs": ("note", "{runs:run} under caps are not jobs: they show the effect of caps.", ""),
+    "queue.even-spread": ("note", "{runs:run} with a total energy only count with their mean power.", ""),
+    "queue.not-wall": (
+        "warning",
+        "{runs:run} measured behind the power supplies or only in parts of the node.",
+        "Give a budget for the same parts, or measure at the wall: joulelab meters",
+    ),
+    "queue.idle-measured": ("note", "An unused node draws {idle_w:W}: the mean of {count:host} before their runs.", ""),
+}

@@ -1,188 +1,274 @@
-"""Describe a site for schedules: its nodes, its power budget, and how unused nodes are counted."""
+"""Describe a site for a queue: its nodes, its power budget and the effect of caps; read [queue] of a plan file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+import dataclasses
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
+from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import ONE, Quantity, add_quantities
+from joulelab.core.toml_reading import TEXTS, TIME, declare_key, read_table, read_texts, read_time
+from joulelab.plan.cap_response import CapPoint, CapResponse, find_cap_response, model_cap_response
+from joulelab.plan.measured_runs import name_workload
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joulelab.plan.measured_runs import MeasuredRun
     from joulelab.plan.plan_tables import TomlTable
+    from joulelab.plan.queue.jobs import JobStream, QueueJob
 
-Unused = Literal["idle", "off"]
-Count = Literal["mean", "highest"]
-
-KEYS = (
-    "jobs", "runs", "repeat", "every", "nodes", "budget_w", "margin", "idle_w", "unused", "rated_w", "node_w",
-    "accuracy", "count", "slowdown", "pue", "zone", "workloads", "tariff", "intensity",
-)  # fmt: skip
-WORKLOAD_KEYS = ("runs", "gpus", "gpu_w", "model", "caps")
-CAP_KEYS = ("cap_w", "slowdown", "node_w", "highest_w")
-SLOWDOWN = 0.10  # a job may take so much longer for its cap, unless said otherwise
+PowerCount = Literal["mean", "highest"]
+SLOWDOWN = 0.10  # of a job's time that a cap may cost, unless given
+EVERY_WORKLOAD = "all"  # [queue.workloads.all] holds for workloads without a table of their own
+# Keys of older plan files, and what to do instead.
+REMOVED_KEYS = {
+    "tariff": "remove it; for money: joulelab plan cost",
+    "intensity": "remove it; for carbon: joulelab plan cost",
+    "pue": "remove it; energies are those of the nodes, multiply them by the PUE",
+    "zone": "remove it; write times with their offset, or call sacct with TZ=UTC",
+}
+POWER_RULE = {"above": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Hold a site: powers in W, of its compute nodes with those that idle, without cooling.
+class QueueSite:
+    """Hold a site: powers in W, of all compute nodes with those that idle, without cooling.
 
-    `margin` is the share of the budget that is kept free. `unused` nodes idle at `idle_w`, or are off and draw nothing.
-    `count` says by which figure of a job the budget is kept. `pue` multiplies energy, never power.
+    `margin` is the share of the budget that is kept free; jobs count against the rest by their mean or highest power.
     """
 
     nodes: int
     budget_w: float
     idle_w: float
-    unused: Unused = "idle"
-    count: Count = "highest"
+    count: PowerCount = "highest"
     margin: float = 0.0
     rated_w: float | None = None
-    pue: float = 1.0
 
     @property
     def limit_w(self) -> float:
-        """Return what may be planned with: the budget without the margin, in W."""
+        """Return the budget without the margin, in W."""
         return self.budget_w * (1 - self.margin)
 
     @property
-    def rest_w(self) -> float:
-        """Return what a node draws that no job uses, in W."""
-        return self.idle_w if self.unused == "idle" else 0.0
-
-    @property
     def room_w(self) -> float:
-        """Return what jobs may add to what unused nodes draw, in W."""
-        return self.limit_w - self.nodes * self.rest_w
-
-    def check(self) -> None:
-        """Refuse a site on which nothing can run. Raises ConfigError."""
-        if not 0 <= self.margin < 1:
-            raise ConfigError(
-                f"a margin of {100 * self.margin:g} % leaves nothing of the budget",
-                next="give less than 100%: --margin 5%",
-            )
-        if self.nodes < 1:
-            raise ConfigError("the site has no nodes", next="give --nodes, or nodes in [schedule]")
-        if self.room_w <= 0:
-            drawn = f"{self.nodes} idle nodes draw {self.nodes * self.rest_w:g} W of {self.limit_w:g} W"
-            raise ConfigError(
-                "the power budget is used up before any job starts", why=drawn,
-                next='give a higher budget, fewer nodes, or unused = "off"',
-            )  # fmt: skip
+        """Return the power that jobs may add to the idle power of all nodes, in W."""
+        return self.limit_w - self.nodes * self.idle_w
 
 
 @dataclass(frozen=True, slots=True)
 class GivenCap:
-    """Hold what a plan file says of one cap (W per GPU): time as a ratio to that without, powers of a node in W."""
+    """Hold the effect of one cap (W per GPU) as a plan file states it: time as a ratio, powers of a node in W."""
 
-    cap_w: float
-    slowdown: float
-    node_w: float
-    highest_w: float
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Hold where the cap response of a workload is from: runs, a model of its GPUs, or ratios that were given."""
-
-    name: str
-    runs: tuple[str, ...] = ()
-    gpus: int | None = None
-    gpu_w: float | None = None
-    model: str = ""
-    caps: tuple[GivenCap, ...] = ()
+    cap_w: float = field(metadata={"doc": "cap of each GPU, W", **POWER_RULE})
+    slowdown: float = field(metadata={"doc": "time as a ratio to the time without a cap", "least": 1.0})
+    node_w: float = field(metadata={"doc": "mean power of a node, W", **POWER_RULE})
+    highest_w: float | None = declare_key(None, "highest power of a node, W", **POWER_RULE)
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """Hold the table [schedule] of a plan file; None where it says nothing. Times in s, powers in W."""
+class WorkloadCaps:
+    """Hold the source of a workload's cap response: runs, the model of its GPUs, or given ratios."""
 
-    jobs: str = ""
-    runs: tuple[str, ...] = ()
-    repeat: int | None = None
-    every_s: float | None = None
-    nodes: int | None = None
-    budget_w: float | None = None
-    margin: float | None = None
-    idle_w: float | None = None
-    unused: Unused | None = None
-    rated_w: float | None = None
-    node_w: float | None = None
-    accuracy: float | None = None
-    count: Count | None = None
-    slowdown: float | None = None
-    pue: float | None = None
-    zone: str = ""
-    tariff: str = ""
-    intensity: str = ""
-    workloads: tuple[Workload, ...] = ()
+    runs: tuple[str, ...] = declare_key((), "runs at several caps", read=read_texts, advice=TEXTS)
+    gpus: int | None = declare_key(None, "GPUs of a node", least=1)
+    gpu_w: float | None = declare_key(None, "highest cap of a GPU, W", **POWER_RULE)
+    model: str = declare_key("", "kind of GPU")
+    caps: tuple[GivenCap, ...] = declare_key((), "given caps")
 
-
-def read_schedule(table: TomlTable) -> Schedule:
-    """Read [schedule]; what is wrong is noted with the table's problems."""
-    table.allow(KEYS)
-    shares = {key: _share(table, key) for key in ("margin", "accuracy", "slowdown")}
-    pue = table.positive("pue")
-    if pue is not None and pue < 1:
-        table.wrong("pue", f"pue is {pue:g}", next="give the ratio of all power to that of computers: 1.3")
-    if ("every" in table) != ("repeat" in table):
-        table.wrong("", "repeat and every belong together", next='give both: repeat = 100, every = "10m"')
-    found = Schedule(
-        jobs=table.text("jobs") or "", runs=table.texts("runs") or (), repeat=table.whole("repeat", 1),
-        every_s=table.time("every"), nodes=table.whole("nodes", 1), budget_w=table.positive("budget_w"),
-        idle_w=_or_none(table, "idle_w"), unused=cast("Unused | None", table.one_of("unused", ("idle", "off"))),
-        rated_w=table.positive("rated_w"), node_w=table.positive("node_w"),
-        count=cast("Count | None", table.one_of("count", ("mean", "highest"))), pue=pue,
-        zone=table.text("zone") or "", tariff=table.text("tariff") or "", intensity=table.text("intensity") or "",
-        workloads=_workloads(table.table("workloads")), **shares,
-    )  # fmt: skip
-    if found.jobs and found.runs:
-        table.wrong("runs", "jobs and runs are both given", why="jobs are of a file or of runs", next="give one")
-    return found
+    def __post_init__(self) -> None:
+        is_modelled = self.gpus is not None or (self.gpu_w is not None and not self.runs)
+        sources = [bool(self.runs), is_modelled, bool(self.caps)]
+        advice = "give runs, or gpus and gpu_w, or caps"
+        if sum(sources) != 1:
+            raise ConfigError(f"the effect of caps has {sum(sources)} sources", next=advice)
+        if is_modelled and None in (self.gpus, self.gpu_w):
+            raise ConfigError("gpus and gpu_w belong together", next="give both: gpus = 8, gpu_w = 700")
+        levels = [cap.cap_w for cap in self.caps]
+        if len(set(levels)) < len(levels):
+            raise ConfigError("a cap is given twice", next="give each cap once")
+        if self.caps and (len(levels) < 2 or max(self.caps, key=lambda cap: cap.cap_w).slowdown != 1):
+            advice = "give the highest cap with slowdown = 1, and a lower one"
+            raise ConfigError("caps have no reference", why="ratios are to the highest cap", next=advice)
 
 
-def _or_none(table: TomlTable, key: str) -> float | None:
-    """Return a number of at least 0."""
-    value = table.values.get(key)
-    return 0.0 if value == 0 and not isinstance(value, bool) else table.positive(key)
+@dataclass(frozen=True, slots=True)
+class QueueTable:
+    """Hold the table [queue] of a plan file, None for keys that it does not have; powers in W, times in s."""
+
+    jobs: str = declare_key("", "file of jobs")
+    runs: tuple[str, ...] = declare_key((), "runs that are jobs", read=read_texts, advice=TEXTS)
+    repeat: int | None = declare_key(None, "number of jobs to make from the runs", least=1)
+    every: float | None = declare_key(None, "time between them", read=partial(read_time, least=0.0), advice=TIME)
+    nodes: int | None = declare_key(None, "nodes of the site", least=1)
+    budget_w: float | None = declare_key(None, "power budget", **POWER_RULE)
+    margin: float | None = declare_key(None, "share of it kept free", least=0.0, most=0.99)
+    idle_w: float | None = declare_key(None, "power of an unused node", least=0.0)
+    unused: Literal["idle", "off"] | None = declare_key(None, "state of unused nodes")
+    rated_w: float | None = declare_key(None, "nameplate of a node", **POWER_RULE)
+    node_w: float | None = declare_key(None, "mean power of a node, for jobs without", **POWER_RULE)
+    processors: int | None = declare_key(None, "processors of a node, for SWF", least=1)
+    accuracy: float | None = declare_key(None, "common error of all powers of the file (k = 2)", least=0.0, most=0.99)
+    count: PowerCount | None = declare_key(None, "power that counts against the budget")
+    slowdown: float | None = declare_key(None, "largest slowdown by a cap", least=0.0, most=0.99)
+    workloads: dict[str, WorkloadCaps] = declare_key(dict, "effect of caps by workload")
+
+    def __post_init__(self) -> None:
+        if (self.repeat is None) != (self.every is None):
+            raise ConfigError("repeat and every belong together", next='give both: repeat = 100, every = "10m"')
+        if self.jobs and self.runs:
+            raise ConfigError("jobs and runs are both given", next="give one: a file of jobs, or runs")
 
 
-def _share(table: TomlTable, key: str) -> float | None:
-    """Return a share of at least 0 and below 1."""
-    share = _or_none(table, key)
-    if share is not None and share >= 1:
-        table.wrong(key, f"{key} is {share:g}", next="give a share below 1: 0.1")
-        return None
-    return share
+def read_schedule(table: TomlTable) -> QueueTable:
+    """Read [queue], or [schedule] of older files; mistakes are added to those of the table."""
+    for key in [key for key in REMOVED_KEYS if key in table.values]:
+        table.problems.add((*table.at, key), f"plan queue has no {key}", next=REMOVED_KEYS[key])
+    return read_table(QueueTable, table.values, table.problems, table.at, also=REMOVED_KEYS) or QueueTable()
 
 
-def _workloads(table: TomlTable) -> tuple[Workload, ...]:
-    found = []
-    for name in table.values:
-        one = table.table(name)
-        one.allow(WORKLOAD_KEYS)
-        each = Workload(
-            name, one.texts("runs") or (), one.whole("gpus", 1), one.positive("gpu_w"), one.text("model") or "",
-            tuple(cap for cap in map(_cap, one.tables("caps")) if cap is not None),
+def make_site(table: QueueTable, stream: JobStream, measured: Sequence[MeasuredRun]) -> tuple[QueueSite, list[Note]]:
+    """Return the site as given or measured, and notes. Raises ConfigError where something is missing or impossible."""
+    if table.nodes is None:
+        raise ConfigError("the number of nodes is not given", next="give --nodes, or nodes in [queue]")
+    if table.budget_w is None:
+        raise ConfigError("the power budget is not given", next="give --budget, or budget_w in [queue]")
+    notes = []
+    idle_w = 0.0 if table.unused == "off" else table.idle_w
+    if idle_w is None:
+        idle = [draw.idle_w.value for each in measured for draw in each.draws if draw.idle_w is not None]
+        if not idle:
+            raise ConfigError(
+                "the power of an unused node is not known", why="no run measured it",
+                next="give --idle 2.2kW, or --idle 0W for nodes that are off",
+            )  # fmt: skip
+        idle_w = sum(idle) / len(idle)
+        notes.append(Note("queue.idle-measured", {"idle_w": idle_w, "count": len(idle)}))
+    if table.count is None and any(job.highest_w is None for job in stream.jobs):
+        notes.append(Note("queue.mean-powers"))
+        table = dataclasses.replace(table, count="mean")
+    site = QueueSite(table.nodes, table.budget_w, idle_w, table.count or "highest", table.margin or 0.0, table.rated_w)
+    if site.margin >= 1:
+        raise ConfigError("the margin leaves nothing of the budget", next="give less than 100%: --margin 5%")
+    if site.room_w <= 0:
+        idle_text = f"{site.nodes} idle nodes draw {site.nodes * idle_w:g} W of {site.limit_w:g} W"
+        raise ConfigError(
+            "the power budget is used up before any job starts", why=idle_text,
+            next="give a higher --budget, fewer --nodes, or --idle 0W for nodes that are off",
         )  # fmt: skip
-        ways = [bool(each.runs), each.gpus is not None or each.gpu_w is not None, "caps" in one]
-        if sum(ways) != 1:
-            one.wrong(
-                "", f"the caps of {name} are told in {sum(ways)} ways", next="give runs, or gpus and gpu_w, or caps"
+    low = [job for job in stream.jobs if job.node_w.value < idle_w]
+    if low:
+        texts = {"job": low[0].id}
+        notes.append(
+            Note("queue.below-idle", {"jobs": len(low), "node_w": low[0].node_w.value, "idle_w": idle_w}, texts)
+        )
+    _check_jobs(stream.jobs, site)
+    return site, notes
+
+
+def _check_jobs(jobs: Sequence[QueueJob], site: QueueSite) -> None:
+    large = [job for job in jobs if job.nodes > site.nodes]
+    if large:
+        raise ConfigError(
+            f"job {large[0].id} needs {large[0].nodes} nodes of {site.nodes}", where=large[0].where or None,
+            why=f"{len(large)} such jobs" if len(large) > 1 else None,
+            next="give a site with more --nodes, or remove such jobs",
+        )  # fmt: skip
+    unknown = next((job for job in jobs if job.highest_w is None), None)
+    if site.count == "highest" and unknown is not None:
+        raise ConfigError(
+            f"the highest power of job {unknown.id} is not known", where=unknown.where or None,
+            next="give highest_w, or --count mean",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CapStep:
+    """Hold one cap of a workload (W per GPU, None: without): time, mean and highest power as ratios to no cap."""
+
+    cap_w: float | None
+    slowdown: Quantity
+    node: Quantity
+    highest: float
+
+
+CapSteps = tuple[CapStep, ...]
+NO_CAP = CapStep(None, ONE, ONE, 1.0)
+
+
+def list_cap_steps(response: CapResponse, slowdown: float) -> CapSteps:
+    """Return the caps that cost at most this share of time, from the lowest to no cap."""
+    reference = response.points[-1]
+    capped = [
+        CapStep(p.cap_w, p.slowdown, p.node_w / reference.node_w, p.highest_w / reference.highest_w)
+        for p in response.points[:-1]
+        if p.slowdown.value <= 1 + slowdown
+    ]
+    return (*capped, NO_CAP)
+
+
+def find_responses(
+    table: QueueTable,
+    stream: JobStream,
+    measured: Sequence[MeasuredRun],
+    named: Mapping[str, Sequence[MeasuredRun]],
+) -> tuple[dict[str, CapResponse], list[Note]]:
+    """Return the cap response of each workload, and notes on those without one.
+
+    `measured` are runs whose workloads have their own names, `named` the runs that the plan file names for a workload.
+    """
+    found: dict[str, CapResponse] = {}
+    notes: list[Note] = []
+    unknown: list[str] = []
+    runs: dict[str, list[MeasuredRun]] = {}
+    for each in measured:
+        runs.setdefault(name_workload(each.result), []).append(each)
+    for name in stream.workloads:
+        source = name if name in table.workloads else EVERY_WORKLOAD
+        try:
+            if source in table.workloads and (source == name or name not in runs):
+                caps = table.workloads[source]
+                found[name] = _respond_as_given(caps, name, stream, named.get(source, ()), table.accuracy)
+            elif name in runs:
+                found[name] = find_cap_response(runs[name])
+            else:
+                unknown.append(name or "jobs without a workload")
+        except ConfigError as error:
+            if source in table.workloads:
+                raise
+            notes.append(Note("queue.no-response", texts={"workload": name, "error": str(error)}))
+    if unknown:
+        notes.insert(0, Note("queue.never-capped", texts={"workloads": tuple(unknown)}))
+    return found, notes
+
+
+def _respond_as_given(
+    caps: WorkloadCaps, name: str, stream: JobStream, runs: Sequence[MeasuredRun], accuracy: float | None
+) -> CapResponse:
+    if runs:
+        return find_cap_response(runs, gpu_w=caps.gpu_w)
+    if caps.caps:
+        ordered = sorted(caps.caps, key=lambda cap: cap.cap_w)
+
+        def state_quantity(value: float, what: str, cap_w: float) -> Quantity:
+            terms = {f"given:{name}:{what}:{cap_w:g}": value * accuracy / 2} if accuracy else {}
+            return Quantity(value, terms, accuracy is not None)
+
+        points = [
+            CapPoint(
+                cap.cap_w, ONE if cap is ordered[-1] else state_quantity(cap.slowdown, "time", cap.cap_w),
+                state_quantity(cap.node_w, "power", cap.cap_w), cap.highest_w or cap.node_w,
             )
-        elif ways[1] and None in (each.gpus, each.gpu_w):
-            one.wrong("", f"gpus and gpu_w of {name} belong together", next="give both")
-        found.append(each)
-    return tuple(found)
-
-
-def _cap(table: TomlTable) -> GivenCap | None:
-    table.allow(CAP_KEYS)
-    cap, slowdown, node = (table.positive(key) for key in ("cap_w", "slowdown", "node_w"))
-    highest = table.positive("highest_w")
-    for key in ("cap_w", "slowdown", "node_w"):
-        if key not in table:
-            table.wrong("", f"{table.shown} has no {key}", next="give cap_w, slowdown and node_w")
-    if cap is None or slowdown is None or node is None:
-        return None
-    return GivenCap(cap, slowdown, node, node if highest is None else highest)
+            for cap in ordered
+        ]  # fmt: skip
+        return CapResponse(tuple(points), "model", tag=name)
+    if caps.gpus is None or caps.gpu_w is None:  # WorkloadCaps refuses one without the other
+        raise ConfigError(f"no run shows the effect of caps on {name}", next="name runs at several caps")
+    jobs = [job for job in stream.jobs if job.workload == name]
+    weight = sum(job.nodes * job.duration_s for job in jobs)
+    node_w = add_quantities(job.node_w * (job.nodes * job.duration_s / weight) for job in jobs)
+    highest_w = max(job.highest_w or job.node_w.value for job in jobs)
+    return model_cap_response(node_w, highest_w, gpus=caps.gpus, gpu_w=caps.gpu_w, model=caps.model)

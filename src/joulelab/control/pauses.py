@@ -170,6 +170,11 @@ class JobPauses:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def prepare(self) -> None:
+        """Start the keeper before it is needed, so that a pause begins on time. Raises JoulelabError."""
+        if self._link is None:
+            self._link = KeeperLink(*start_keeper(self._environ))
+
     def pause(self) -> list[int]:
         """Stop the job and return the pids of its processes. Raises JoulelabError; then it runs."""
         self._started = 0
@@ -233,7 +238,8 @@ class JobPauses:
         """Return the answer, None if the keeper died; a keeper is started if needed. Raises JoulelabError."""
         if self._link is None:
             self._started += 1
-            self._link = KeeperLink(*start_keeper(self._environ))
+            self.prepare()
+        assert self._link is not None
         self._last_id += 1
         try:
             answer = self._link.request_answer({**request, "id": self._last_id}, ANSWER_TIMEOUT_S, lambda _: None)

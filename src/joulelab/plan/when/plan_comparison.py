@@ -18,6 +18,7 @@ from joulelab.plan.plan_output import lay_out_answer
 from joulelab.plan.when.when_plan import J_PER_KWH, quantity_to_json
 from joulelab.report import format as fmt
 from joulelab.report.tables import Column, TableRow, make_table, scale_column
+from joulelab.report.terminal import BLANK_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Result
     from joulelab.plan.rates.rate import Label, Rate
     from joulelab.plan.when.when_plan import PlanStretch, WhenPlan
+    from joulelab.report.tables import TableCell
     from joulelab.report.terminal import TextBlock
 
 MOST_ROWS = 10  # more stretches are added up by what the job did
@@ -253,31 +255,30 @@ def lay_out_comparison(compared: PlanComparison) -> list[TextBlock]:
     """Return the comparison for a terminal: a sentence, a table of stretches, notes."""
     plan, total = compared.plan, compared.total
     rows = _merge_rows(compared.stretches)
-    titled = len(rows) < len(compared.stretches)
+    is_merged = len(rows) < len(compared.stretches)
     energies = [float(one.planned_j) for one in (*rows, total)] + [one.energy for one in (*rows, total)]
-    energy = scale_column("planned", "J", energies)
-    columns = [
-        Column("" if titled else "start", align="left"), Column("the job", align="left"),
-        Column("time", "s"), energy, replace(energy, name="measured"),
-    ]  # fmt: skip
+    energy = replace(scale_column("planned", "J", energies), digits=3)
+    columns = [Column("start", align="left"), Column("the job", align="left"), energy, replace(energy, name="measured")]
     for k, unit in enumerate(compared.units):
-        columns += [Column("planned", unit, is_optional=k > 0), Column("measured", unit)]
+        columns.append(Column("planned", unit, digits=3, is_optional=k > 0))
+        columns.append(Column("measured", unit, digits=3, bare=True))
     made = [
-        _make_row(one, "" if titled else format_time(one.start_s, plan.label.time_zone, "%H:%M:%S")) for one in rows
+        TableRow((format_time(one.start_s, plan.label.time_zone, "%H:%M:%S"), one.title, *_list_figures(one)))
+        for one in rows
     ]
     made[-1] = replace(made[-1], has_rule_below=True)
-    made.append(replace(_make_row(replace(total, action="run", cap_w=None), "total"), style="total"))
-    made[-1] = replace(made[-1], cells=("total", "", *made[-1].cells[2:]))
-    if titled:
-        columns, made = columns[1:], [replace(row, cells=row.cells[1:]) for row in made]
-        made[-1] = replace(made[-1], cells=("total", *made[-1].cells[1:]))
+    made.append(TableRow(("total", "", *_list_figures(total)), "total"))
+    if is_merged:  # they have no start of their own
+        made = [replace(row, cells=(row.cells[1] or row.cells[0], *row.cells[2:])) for row in made]
+        columns = columns[1:]
     table = make_table(columns, made, left=(0, 1))
-    return lay_out_answer([_write_sentence(compared)], [table], compared.notes, is_explained=True)
+    answer = lay_out_answer([_write_sentence(compared)], [table], compared.notes, is_explained=True)
+    return [BLANK_LINE, *answer]
 
 
-def _make_row(one: ComparedStretch, start: str) -> TableRow:
+def _list_figures(one: ComparedStretch) -> list[TableCell]:
     costs = [cell for pair in zip(one.planned_costs, one.costs, strict=True) for cell in pair]
-    return TableRow((start, one.title, round(one.actual_s, 1), one.planned_j, one.energy, *costs))
+    return [one.planned_j, one.energy, *costs]
 
 
 def _merge_rows(stretches: Sequence[ComparedStretch]) -> list[ComparedStretch]:
@@ -292,21 +293,14 @@ def _merge_rows(stretches: Sequence[ComparedStretch]) -> list[ComparedStretch]:
 
 def _write_sentence(compared: PlanComparison) -> str:
     total, late_s = compared.total, compared.late_s
-    used = "The energy was not measured"
+    figures = ["The energy was not measured"]
     if total.energy is not None:
-        used = (
-            f"The job used {fmt.format_quantity(total.energy, 'J')} ({fmt.format_rough(total.planned_j, 'J')} planned)"
-        )
-    figures = [used]
-    for unit, planned, cost in zip(compared.units, total.planned_costs, total.costs, strict=True):
+        planned = fmt.format_rough(total.planned_j, "J")
+        figures = [f"The job used {fmt.format_quantity(total.energy, 'J')} ({planned} planned)"]
+    for unit, cost, expected in zip(compared.units, total.costs, total.planned_costs, strict=True):
         if cost is not None:
-            figures.append(
-                f"{fmt.format_interval(cost.value, cost.expanded)} {unit} ({fmt.format_number(planned, 3)} planned)"
-            )
-    when = (
-        "as planned"
-        if abs(late_s) < 1
-        else f"{fmt.format_rough_duration(abs(late_s))} {'later' if late_s > 0 else 'earlier'}"
-    )
-    ended = f"it ended {when}" + ("" if abs(late_s) < 1 else " than planned")
-    return f"{', '.join(figures)}; {ended}."
+            shown = fmt.format_interval(cost.value, cost.expanded)
+            figures.append(f"{shown} {unit} ({fmt.format_number(expected, 3)} planned)")
+    late = "later" if late_s > 0 else "earlier"
+    ended = f"{fmt.format_rough_duration(abs(late_s))} {late} than planned" if abs(late_s) >= 1 else "as planned"
+    return f"{', '.join(figures)}; it ended {ended}, after {fmt.format_duration(total.actual_s)}."

@@ -6,23 +6,27 @@ and restores both however joulelab ends. `PlanComparison` is printed below the r
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+import click
 
 from joulelab.analysis.study_cells import Note
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.process_identity import is_pending, is_stopped
 from joulelab.plan.when.plan_comparison import StretchRecord, compare_with_plan
+from joulelab.run.run_command import REFUSED_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
     from typing import NoReturn
 
     from joulelab.control.client import CapStatus
@@ -155,6 +159,8 @@ class PlanFollower:
         pid = self._recording.workload_pid or 0
         with JobPauses(self._environ, pid) as self._pauses:
             try:
+                if not self._pauses_itself and any(one.action == "pause" for one in list_stretches(self.plan)):
+                    self._pauses.prepare()
                 follow_plan(list_stretches(self.plan), self, now=read_utc_s, wait=self._stop.wait)
             except Exception as error:  # noqa: BLE001 - the job runs on, by the plan or not
                 self._note_problem("when.follow-failed", f"{type(error).__name__}: {error}")
@@ -352,3 +358,30 @@ def _find_caps(plan: WhenPlan, which: str | None) -> PlanCaps:
     with Caps(os.environ) as caps:
         status = caps.status()
     return check_caps(plan, status, choose_gpus(status, os.environ, which))
+
+
+def make_follow_command(plan: Path, runs: Path, words: Sequence[str]) -> list[str]:
+    """Return the command that follows a saved plan: a job of Slurm begins with it."""
+    start = [sys.executable, "-P", "-m", "joulelab.plan.when.plan_run"]
+    return [*start, str(plan.absolute()), str(runs.absolute()), *words]
+
+
+@click.command("follow", context_settings={"allow_interspersed_args": False})
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("runs", type=click.Path(path_type=Path))
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def follow_saved_plan(file: Path, runs: Path, words: tuple[str, ...]) -> None:
+    """Follow a saved plan: PLAN.json RUNS CMD."""
+    from joulelab.cli.output import print_notice
+    from joulelab.plan.when.when_plan import WhenPlan
+
+    try:
+        plan = WhenPlan.from_json(json.loads(file.read_text()), where=str(file))
+        run_plan(plan, words, runs=runs)
+    except (JoulelabError, OSError, ValueError) as error:
+        print_notice(str(error))
+        sys.exit(REFUSED_CODE)
+
+
+if __name__ == "__main__":
+    follow_saved_plan()

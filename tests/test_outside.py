@@ -12,7 +12,6 @@ from tests.outside import HOME, REAL_PLACES, ROOT
 
 from joulelab.control.leftovers import get_caps_folder
 from joulelab.instruments.analyzer.setup import get_state_folder
-from joulelab.plan.rates.services.access import settings_file
 from joulelab.run.config.config_files import get_system_file, get_user_file, list_config_files
 from joulelab.study.slots import list_lock_files
 from joulelab.twin.servers.nvml import cache_directory
@@ -20,7 +19,7 @@ from joulelab.workloads.data.source import get_cache_folder
 
 
 def test_everything_of_a_user_is_in_the_tests_own_home(own_home: Path) -> None:
-    configuration = [get_user_file(os.environ), get_system_file(os.environ), settings_file(os.environ)]
+    configuration = [get_user_file(os.environ), get_system_file(os.environ)]
     state = [Path(get_caps_folder(os.environ)), get_state_folder(), list_lock_files(os.environ)[0]]
     for path in [*configuration, *state, Path.home(), Path.cwd()]:
         assert path.is_relative_to(own_home)

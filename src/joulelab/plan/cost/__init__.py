@@ -1,1 +1,1 @@
-"""Say what runs and planned work use, cost and emit, at one site or at several."""
+"""Compute energy, money and carbon of runs and planned work, at one site or several."""

@@ -1,256 +1,390 @@
-"""Print what jobs cost or emit: a row for each at each site, with what rated power x time says beside it."""
+"""Print the answer of `joulelab plan cost`: the total or the best choice first, one table, notes; and as data."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from joulelab.plan.cost.scaling import GPU_HOURS, NODE_HOURS
-from joulelab.plan.cost.work import Planned
-from joulelab.plan.rates.steps import shown as time_shown
+from joulelab.core.quantity import Quantity
+from joulelab.plan.cost.work import GPU_HOURS, NODE_HOURS, RUNS
+from joulelab.plan.plan_output import describe_notes, lay_out_answer
+from joulelab.plan.rates.rate import format_time
 from joulelab.report import format as fmt
-from joulelab.report.tables import Column, FilledColumn, Table, TableRow, make_table
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
+from joulelab.report.tables import Column, TableRow, make_table
+from joulelab.report.terminal import list_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from joulelab.core.quantity import Quantity
-    from joulelab.plan.cost.entries import Books, Entry
-    from joulelab.plan.cost.purchase import BreakEven
-    from joulelab.plan.cost.scaling import Step
+    from joulelab.plan.cost.cost_books import CostBooks, CostEntry, CostSum
+    from joulelab.plan.cost.job_energy import RateAmount
+    from joulelab.plan.cost.sites import BreakEven, Purpose
+    from joulelab.plan.cost.work import ScalingStep
     from joulelab.plan.rates.rate import Label
+    from joulelab.report.tables import Table
+    from joulelab.report.terminal import TextBlock
 
-COVERAGE = "intervals are expanded uncertainties (k = 2)"
-NAME_WIDTH, SITE_WIDTH = 20, 12
-MOST_PER = 4  # entries whose figures per unit of work are told; JSON has all
-TOLD = 1e-5  # share of a time below which nothing is told of it
-LEAST = 0.01  # figures per unit below this are told per thousand or million units
-ENERGIES = ((1e6, "GWh"), (1e4, "MWh"), (0.1, "kWh"), (1e-3, "Wh"))  # kWh from which on, and what they are in then
-MASSES = ((1e6, "t"), (1e3, "kg"), (1.0, "g"))
+NAME_WIDTH, SITE_WIDTH = 24, 12
+MOST_SENTENCES = 2  # of works for which the best kind of node is named
+LEAST_PER_UNIT = 0.01  # smaller figures are per thousand or per million units
+MANY_WORDS = ((1.0, ""), (1e3, "1000 "), (1e6, "million "))
+ENERGIES = ((1e6, 1e6, "GWh"), (1e4, 1e3, "MWh"), (0.1, 1.0, "kWh"), (0.0, 1e-3, "Wh"))  # from kWh, factor, unit
+MASSES = ((1e6, "t"), (1e3, "kg"), (0.0, "g"))
+UNIT_NAMES = {GPU_HOURS: "GPU-hours", NODE_HOURS: "node-hours"}
+HEADS: dict[Purpose, str] = {"cost": "cost", "carbon": "carbon"}
+PARTS: dict[Purpose, str] = {"cost": "of it\nnodes", "carbon": "of it\nmaking"}
+QUIET = ("cost.average", "cost.no-nameplate", "cost.flat-power", "cost.accounted", "cost.full-use", "rates.remark")
+COVERAGE = "Intervals are expanded uncertainties (k = 2)."
 
 
-def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
-    """Return what to divide amounts by, and the unit that says so: g, kg or t of CO2e; money, or millions of it."""
+def lay_out_books(books: CostBooks, title: str = "", *, is_explained: bool = False) -> list[TextBlock]:
+    """Return the whole answer for a terminal."""
+    sentences = [f"{title}: {sentence}" if title and not k else sentence for k, sentence in enumerate(_word(books))]
+    if books.twins:
+        sentences.append(f"These figures are simulated: {fmt.name_twins(books.twins).removeprefix('simulated: ')}.")
+    reasons = [list_facts([*_list_reasons(books), ("note", COVERAGE)])]
+    notes = [note for note in books.notes if is_explained or note.code not in QUIET]
+    return lay_out_answer(sentences, [make_cost_table(books)], notes, is_explained=is_explained, reasons=reasons)
+
+
+def scale_amounts(values: Iterable[float], unit: str) -> tuple[float, str]:
+    """Return divisor and unit for amounts: g, kg or t of CO2e; money, or millions of it."""
     largest = max((abs(value) for value in values), default=0.0)
     if unit != "g":
         return (1e6, f"million {unit}") if largest >= 1e6 else (1.0, unit)
-    return next(((factor, name) for factor, name in MASSES if largest >= factor), MASSES[-1])
+    return next((max(least, 1.0), name) for least, name in MASSES if largest >= least)
 
 
-def energy_scale(kwh: Iterable[float]) -> tuple[float, str]:
-    """Return what to divide energies in kWh by, and the unit that says so."""
+def scale_energies(kwh: Iterable[float]) -> tuple[float, str]:
+    """Return divisor and unit for energies in kWh."""
     largest = max((abs(value) for value in kwh), default=0.0)
-    unit = next((name for least, name in ENERGIES if largest >= least), ENERGIES[-1][1])
-    return {"GWh": 1e6, "MWh": 1e3, "kWh": 1.0, "Wh": 1e-3}[unit], unit
+    return next((factor, name) for least, factor, name in ENERGIES if largest >= least)
 
 
-def amount_text(amount: Quantity, unit: str) -> str:
-    """Return an amount with its interval and unit: `1.52 ± 0.02 kg`."""
-    factor, name = scale_of([amount.value], unit)
-    return f"{cell(amount, factor)} {name}{' CO2e' if unit == 'g' else ''}"
-
-
-def cell(q: Quantity | None, factor: float = 1.0) -> str:
-    """Return a quantity with its interval, plain where it is exact, `-` where there is none."""
-    if q is None:
-        return fmt.NOTHING
+def format_figure(q: Quantity, factor: float = 1.0) -> str:
+    """Return a quantity with its interval; an exact one without."""
     if q.known and not q.u:
         return fmt.format_number(q.value / factor)
     return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
 
 
-def lay_out_books(books: Books, title: str = "") -> list[TextBlock]:
-    """Return the whole answer, for a terminal."""
-    blocks: list[TextBlock] = [TextLine(headline(books, title), "bold")]
-    if books.twins:
-        blocks.append(TextLine(fmt.name_twins(books.twins), "yellow"))
-    return [*blocks, BLANK_LINE, _make_table(books), BLANK_LINE, list_facts(lines(books), styles=STATUS_STYLES)]
+def format_energy(q: Quantity) -> str:
+    """Return an energy in kWh with interval and unit: `12.4 ± 0.6 kWh`."""
+    factor, unit = scale_energies([q.value])
+    return f"{format_figure(q, factor)} {unit}"
 
 
-def headline(books: Books, title: str = "") -> str:
-    """Return what it is, in a line."""
-    label = books.entries[0].account.label
-    what = "Cost of energy" if books.purpose == "cost" else f"Carbon by {label.kind} intensity"
-    if any(entry.share for entry in books.entries):
-        what += " and of buying nodes" if books.purpose == "cost" else " and of making nodes"
-    return f"{title}: {what[0].lower()}{what[1:]}" if title else what
+def format_total(q: Quantity, unit: str) -> str:
+    """Return an amount with interval and unit: `4.5 ± 0.2 kg CO2e`, `4.71 ± 0.24 EUR`."""
+    factor, name = scale_amounts([q.value], unit)
+    return f"{format_figure(q, factor)} {name}{' CO2e' if unit == 'g' else ''}"
 
 
-def _make_table(books: Books) -> Table:
-    columns = [*_used(books), *_compared(books)]
-    heads = ["", "site"] if len(books.sites) > 1 else [""]
-    rows = []
-    for k, entry in enumerate(books.entries):
-        names = [fmt.shorten_middle(entry.job.name, NAME_WIDTH), fmt.shorten_end(entry.site.name, SITE_WIDTH)]
-        rows.append(TableRow((*names[: len(heads)], *(cells[k] for _, cells in columns))))
-    count = len(books.entries)
-    for k, site in enumerate(books.total):
-        names = [f"all {count // len(books.sites)}", fmt.shorten_end(site, SITE_WIDTH)]
-        rows.append(TableRow((*names[: len(heads)], *(cells[count + k] for _, cells in columns)), "total"))
-    table = make_table([*heads, *(column for column, _ in columns)], rows, left=range(len(heads)))
-    return replace(table, label_count=len(heads))
+def format_per_unit(q: Quantity, kind: str, unit: str) -> str:
+    """Return an amount per unit of work; per thousand or million units if it is small, and always so for tokens."""
+    choices = MANY_WORDS[2:] if kind == "tokens" else MANY_WORDS
+    fitting = (one for one in choices if abs(q.value) * one[0] >= LEAST_PER_UNIT or not q.value)
+    many, word = next(fitting, choices[-1])
+    named = UNIT_NAMES.get(kind, kind)
+    return f"{format_total(q * many, unit)} per {word}{named if word else named.removesuffix('s')}"
 
 
-def _used(books: Books) -> list[FilledColumn]:
-    entries = books.entries
-    factor, unit = scale_of([e.whole.value for e in entries], books.unit)
-    blank = ("",) * len(books.total)
-    plates = [e.job.profile.nameplate for e in entries]
-    ratios = [None if plate is None else plate.ratio for plate in plates]
-    rated = [e.account.rated_amount for e in entries]
-    sums = blank if _shared(books) else tuple(cell(q, factor) for q in books.total.values())
-    scale, hours = energy_scale([e.account.energy_kwh.value for e in entries])
-    energies = (*(cell(e.account.energy_kwh, scale) for e in entries), *(cell(books.total_kwh, scale) for _ in blank))
-    columns: list[FilledColumn] = [
-        (Column("\ntime"), (*(fmt.format_duration(e.job.profile.duration_s) for e in entries), *blank)),
-        (Column(f"energy,\n{hours}"), energies),
-        (Column(f"{books.purpose},\n{unit}"), (*(cell(e.account.amount, factor) for e in entries), *sums)),
-        (
-            Column(f"rated x time,\n{unit}"),
-            (*(fmt.NOTHING if r is None else fmt.format_number(r / factor, 3) for r in rated), *blank),
-        ),
-    ]
-    if any(ratios):
-        columns.append((Column("that is\ntimes"), (*(cell(r) for r in ratios), *blank)))
-    return columns
-
-
-def _shared(books: Books) -> bool:
-    return any(entry.share for entry in books.entries)
-
-
-def _compared(books: Books) -> list[FilledColumn]:
-    entries = books.entries
-    columns: list[FilledColumn] = []
-    factor, unit = scale_of([e.whole.value for e in entries], books.unit)
-    blank = ("",) * len(books.total)
-    if _shared(books):
-        word = "nodes" if books.purpose == "cost" else "making"
-        shares = (fmt.NOTHING if e.share is None else cell(e.share.amount, factor) for e in entries)
-        columns.append((Column(f"{word},\n{unit}"), (*shares, *blank)))
-        sums = (cell(q, factor) for q in books.total.values())
-        columns.append((Column(f"all,\n{unit}"), (*(cell(e.whole, factor) for e in entries), *sums)))
-    if len(books.sites) > 1:
-        against = [books.against(e) for e in entries]
-        differences = (fmt.NOTHING if a is None else cell(a[0], factor) for a in against)
-        first = fmt.shorten_end(books.sites[0], SITE_WIDTH)
-        columns.append((Column(f"{unit} more\nthan {first}"), (*differences, *blank)))
-        ratios = [None if a is None else a[1] for a in against]
-        changes = (
-            fmt.NOTHING if r is None else fmt.format_change(r.value - 1, r.expanded, is_forecast=True) for r in ratios
-        )
-        columns.append((Column(f"change from\n{first}"), (*changes, *blank)))
-    return columns
-
-
-def lines(books: Books) -> list[tuple[str, str]]:
-    """Return what has to be said beside the table, each with its label."""
-    found: list[tuple[str, str]] = []
-    rates: dict[str, str] = {}
-    for entry in books.entries:
-        rates.setdefault(entry.site.name, rate_text(entry))
-    found += [("rate", f"{site}: {text}" if len(rates) > 1 else text) for site, text in rates.items()]
-    sites = {e.site.name: e.site for e in books.entries}
-    pues = [f"{s.name}: {cell(s.overhead)}" if len(sites) > 1 else cell(s.overhead) for s in sites.values() if s.pue]
-    found += [("PUE", ", ".join(pues))] if pues else []
-    planned = {id(e.job): e for e in books.entries if isinstance(e.job.profile, Planned)}
-    for entry in planned.values():
-        found += _planned(entry)
-    found += [("per", _per(entry, books)) for entry in books.entries[:MOST_PER]]
-    found += [("equal", even_text(even, books)) for even in books.evens]
-    plates = {p.of: p for e in books.entries if (p := e.job.profile.nameplate) is not None}
-    for of, plate in plates.items():
-        only = "" if of == "node" else f", {of} only"
-        times = "; `times`: over what the same devices used" if plate.ratio is not None else ""
-        found.append(("rated", f"rated power x time{only} ({plate.source}){times}"))
-    found += [("note", note) for note in books.notes]
-    return [*found, ("note", f"{COVERAGE}; amounts include PUE and moving data where given")]
-
-
-def _planned(entry: Entry) -> list[tuple[str, str]]:
-    profile = entry.job.profile
-    assert isinstance(profile, Planned)
-    work, runs = profile.work, len(profile.runs)
-    unit = {GPU_HOURS: "GPU-hours", NODE_HOURS: "node-hours"}.get(work.unit, work.unit)
-    nodes = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''}"
-    long = f"{fmt.format_duration(profile.time.value)}{_width(profile.time)}"
-    text = f"{fmt.format_amount(work.amount)} {unit} on {nodes}: {long}, from {runs} run{'s' if runs > 1 else ''}"
-    steps = profile.steps or ()
-    said = text + ("" if steps else ", as measured" if not profile.twins else ", as simulated")
-    return [("work", f"{entry.job.name}: {said}"), *(("scaled", step_text(step)) for step in steps)]
-
-
-def _width(time: Quantity) -> str:
-    """Return how far a time may be off; nothing where that is below what is told of the time itself."""
-    if time.expanded is None:
-        return " ± ?"
-    return f" ± {fmt.format_duration(time.expanded)}" if time.expanded > TOLD * time.value else ""
-
-
-def step_text(step: Step) -> str:
-    """Return one step of scaling: its factors, and what they are worth."""
-    factors = f"time x {cell(step.time)}, energy x {cell(step.energy)}"
-    return f"{step.axis} {step.since} to {step.until}: {factors}; {step.how}{': ' if step.said else ''}{step.said}"
-
-
-def rate_text(entry: Entry) -> str:
-    """Return what a rate is, and its mean over a job where it changes."""
-    account = entry.account
-    text = label_text(account.label)
-    if len(account.slots) > 1:
-        unit = account.label.unit
-        planned = isinstance(entry.job.profile, Planned)
-        power = "at a flat power" if planned else "spread evenly" if entry.job.even else "by its own power"
-        mean = f"{fmt.format_number(account.mean_rate)} {unit} on average over {entry.job.name}, {power}"
-        return f"{text}; {mean}, {len(account.slots)} slots from {time_shown(account.start_utc_s)}"
-    return (
-        text
-        if account.label.name.endswith(account.label.unit)
-        else f"{text}; {fmt.format_number(account.mean_rate)} {account.label.unit}"
-    )
-
-
-def label_text(label: Label) -> str:
-    """Return what a rate is: name, kind, zone, what it covers, source, and when it was forecast."""
-    kind = (
-        ""
-        if label.kind == "price"
-        else f"{label.kind}{', ' + label.covers if label.covers and label.covers not in label.name else ''}"
-    )
+def name_label(label: Label) -> str:
+    """Return the name of a rate with kind, zone, coverage, source and time of a forecast."""
+    kind = "" if label.kind == "price" else " ".join(part for part in (label.kind, label.covers) if part)
     zone = label.zone if label.zone and label.zone not in label.name else ""
-    told = ", ".join(part for part in (kind, zone, label.source) if part)
-    forecast = "" if label.issued_utc_s is None else f"; a forecast, issued {time_shown(label.issued_utc_s)}"
-    return f"{label.name}{f' ({told})' if told else ''}{forecast}"
+    source = "" if label.source in (label.name, "given as a figure") else label.source
+    inside = ", ".join(part for part in (kind, zone, source) if part)
+    forecast = "" if label.issued_utc_s is None else f"; a forecast, issued {format_time(label.issued_utc_s)}"
+    return f"{label.name}{f' ({inside})' if inside else ''}{forecast}"
 
 
-def per_unit(q: Quantity, kind: str, unit: str) -> str:
-    """Return an amount per unit of work, per thousand or million of them where it is small."""
-    many, word = 1.0, ""
-    for count, name in ((1.0, ""), (1e3, "1000 "), (1e6, "million ")):
-        many, word = count, name
-        if abs(q.value) * count >= LEAST or not q.value:
-            break
-    named = "GPU-hours" if kind == GPU_HOURS else kind
-    return f"{amount_text(q * many, unit)} per {word}{named if word else named.removesuffix('s')}"
+def format_rate(amount: RateAmount) -> str:
+    """Return a rate in a few words: `0.32 EUR/kWh`, `Germany 2023, 381 g/kWh`."""
+    label = amount.label
+    if label.name.endswith(label.unit):
+        return label.name
+    mean = " on average" if len(amount.slots) > 1 else ""
+    figure = fmt.format_number(amount.mean_rate) if mean else f"{amount.mean_rate:.5g}"
+    return f"{fmt.shorten_middle(label.name, 30)}, {figure} {label.unit}{mean}"
 
 
-def _per(entry: Entry, books: Books) -> str:
-    # Hours of planned work are hours as measured, not those that it takes: of nodes, only the latter are told.
-    told = [per_unit(entry.per(kind), kind, books.unit) for kind in entry.job.done if kind != NODE_HOURS]
-    hours = entry.job.node_hours
-    if hours is not None and hours.value > 0:
-        told.append(f"{amount_text(entry.whole / hours, books.unit)} per node-hour")
-    name = f"{entry.job.name} at {entry.site.name}" if len(books.sites) > 1 else entry.job.name
-    return f"{name}: {'; '.join(told)}"
+# ---- sentences
 
 
-def even_text(even: BreakEven, books: Books) -> str:
-    """Return where two kinds of nodes are equal."""
-    word, verb = ("price", "is cheaper") if books.purpose == "cost" else ("intensity", "emits less")
-    at = f"{even.site}: " if len(books.sites) > 1 else ""
+def _word(books: CostBooks) -> list[str]:
+    """Return the first sentences: the total, or the best site or kind of node."""
+    if len(books.sites) == 1 and books.sums:
+        return [_word_total(books, books.sums[0]), *_word_per_unit(books)]
+    if books.sums:
+        choices = [(f"at {one.site}", dict(one.totals)) for one in books.sums]
+        return [_word_best(books, "", choices)]
+    sentences = []
+    works = list(dict.fromkeys(work.name for work in books.planned))
+    for name in works[:MOST_SENTENCES]:
+        same = [e for e in books.entries if e.job.planned and e.job.planned.name == name]
+        several = len(books.sites) > 1
+        names = [(e.name if several else e.job.name).removeprefix(f"{name} ") for e in same]
+        totals = [{p: e.get_total(p) for p in books.purposes} for e in same]
+        sentences.append(_word_best(books, name, list(zip(names, totals, strict=True))))
+    return sentences + [_word_even(even, books) for even in books.evens[: MOST_SENTENCES - len(sentences) + 1]]
+
+
+def _word_total(books: CostBooks, total: CostSum) -> str:
+    first = books.entries[0]
+    count = len(books.entries)
+    verb = "would use" if books.planned else "used"
+    if count > 1:
+        subject = f"{count} {'planned works' if books.planned else 'runs'}"
+    elif first.job.planned:
+        work, nodes = first.job.planned.work, first.job.planned.nodes
+        unit = UNIT_NAMES.get(work.unit, work.unit)
+        subject = f"{fmt.format_amount(work.amount)} {unit} on {nodes} node{'s' if nodes > 1 else ''}"
+    else:
+        subject = f"The run {fmt.shorten_middle(first.job.name, NAME_WIDTH)}"
+    amounts = " and ".join(format_total(q, books.units[p]) for p, q in total.totals.items())
+    energy = format_energy(total.energy_kwh)
+    if not total.totals:
+        return f"{subject} {verb} {energy}."
+    return f"{subject} {verb} {energy}: {amounts} ({_word_rates(books, first)})."
+
+
+def _word_rates(books: CostBooks, entry: CostEntry) -> str:
+    rates = [format_rate(amount) for amount in entry.amounts.values()]
+    pue = [f"PUE {format_figure(entry.site.overhead)}"] if entry.site.pue is not None else []
+    configured = ["set by joulelab site"] if books.is_configured else []
+    shares = ["share of the nodes included"] if any(e.shares for e in books.entries) else []
+    start = [f"starting {books.start}"] if books.start and books.planned else []
+    return "; ".join([*rates, *pue, *configured, *shares, *start])
+
+
+def _word_per_unit(books: CostBooks) -> list[str]:
+    """Return one sentence about money and carbon per unit of work, if all jobs did work of one kind."""
+    done = [entry.job.done for entry in books.entries]
+    kinds = [k for k in done[0] if k not in (RUNS, NODE_HOURS) and all(k in one for one in done)]
+    if not kinds or not books.purposes:
+        return []
+    amount = sum(one[kinds[0]] for one in done)
+    totals = books.sums[0].totals
+    return [f"That is {_join_per_unit(books, totals, kinds[0], amount)}."]
+
+
+def _join_per_unit(books: CostBooks, totals: Mapping[Purpose, Quantity], kind: str, amount: float) -> str:
+    """Return money and carbon per unit of work: `0.35 EUR and 0.41 kg CO2e per million tokens`."""
+    texts = [format_per_unit(q * (1 / amount), kind, books.units[p]).partition(" per ") for p, q in totals.items()]
+    alike = len({unit for _, _, unit in texts}) == 1
+    return " and ".join(
+        f"{q} per {unit}" if not alike or k == len(texts) - 1 else q for k, (q, _, unit) in enumerate(texts)
+    )
+
+
+def _word_best(books: CostBooks, work: str, choices: Sequence[tuple[str, dict[Purpose, Quantity]]]) -> str:
+    """Return the choice with the lowest cost and that with the least carbon, and whether the next differs."""
+    found: dict[str, list[str]] = {}
+    for purpose in books.purposes:
+        ranked = sorted(choices, key=lambda one: one[1][purpose].value)
+        (best, totals), (second, others) = ranked[0], ranked[1]
+        gap = others[purpose] - totals[purpose]
+        ratio = others[purpose].value / totals[purpose].value if totals[purpose].value > 0 else None
+        factor = "" if ratio is None else f" ({second}: {fmt.format_number(ratio, 3)} times as much)"
+        word = "lowest cost" if purpose == "cost" else "least carbon"
+        what = f"{word} {format_total(totals[purpose], books.units[purpose])}"
+        if gap.is_positive is False:
+            factor = f" (no significant difference to {second})"
+        found.setdefault(best, []).append(f"{what}{factor}")
+    if not found:
+        return f"{work or 'All jobs'}: no price and no carbon intensity to compare by."
+    texts = [f"{best} has the {' and the '.join(parts)}" for best, parts in found.items()]
+    sentence = "; ".join(texts)
+    return f"{work}: {sentence}." if work else f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _word_even(even: BreakEven, books: CostBooks) -> str:
+    word, verb = ("price", "costs less") if even.purpose == "cost" else ("intensity", "emits less")
+    at = f"At {even.site}, " if len(books.sites) > 1 else ""
     if even.rate is None:
         other = even.b if even.ahead == even.a else even.a
-        return f"{at}{even.ahead} {verb} than {other} at any {word} above 0"
-    unit = books.entries[0].account.label.unit
-    return f"{at}{even.a} and {even.b} are equal at {cell(even.rate)} {unit}; above it {even.saver} {verb}"
+        return f"{at}{even.ahead} {verb} than {other} at any {word}."
+    unit = books.entries[0].amounts[even.purpose].label.unit
+    return f"{at}{even.a} and {even.b} are equal at {format_figure(even.rate)} {unit}; above it {even.saver} {verb}."
+
+
+# ---- table and reasons
+
+
+def make_cost_table(books: CostBooks) -> Table:
+    """Return the table: a row for each job at each site, and the sum of each site."""
+    has_sums = bool(books.sums) and len(books.entries) > len(books.sites)
+    sums = books.sums if has_sums else ()
+    rows: list[CostEntry | CostSum] = [*books.entries, *sums]
+    names = [fmt.shorten_middle(e.job.name, NAME_WIDTH) for e in books.entries]
+    names += [f"all {len(books.entries) // len(books.sites)}" for _ in sums]
+    sites = [fmt.shorten_end(s, SITE_WIDTH) for s in (*(e.site.name for e in books.entries), *(s.site for s in sums))]
+    times = [fmt.format_duration(e.job.profile.duration_s) for e in books.entries] + ["" for _ in sums]
+    factor, unit = scale_energies(row.energy_kwh.value for row in rows)
+    columns: list[tuple[Column, list[Any]]] = [(Column("", align="left"), names)]
+    columns += [(Column("site", align="left"), sites)] if len(books.sites) > 1 else []
+    columns.append((Column("time", is_optional=True), times))
+    columns.append((Column("energy", unit, factor=factor, signed=True), [row.energy_kwh for row in rows]))
+    parts: list[tuple[Column, list[Any]]] = []
+    for purpose in books.purposes:
+        totals = [e.get_total(purpose) for e in books.entries] + [s.totals[purpose] for s in sums]
+        factor, unit = scale_amounts((q.value for q in totals), books.units[purpose])
+        columns.append((Column(HEADS[purpose], unit, factor=factor, signed=True), [*totals]))
+        if any(purpose in e.shares for e in books.entries):
+            shares = [e.shares[purpose].amount if purpose in e.shares else None for e in books.entries]
+            head = Column(PARTS[purpose], unit, factor=factor, signed=True, bare=True, is_optional=True)
+            parts.append((head, [*shares, *("" for _ in sums)]))
+    columns += parts
+    heads, cells = zip(*columns, strict=True)
+    styles = ["" for _ in books.entries] + ["total" for _ in sums]
+    table = make_table(heads, [TableRow(row, styles[k]) for k, row in enumerate(zip(*cells, strict=True))])
+    return replace(table, label_count=2 if len(books.sites) > 1 else 1)
+
+
+def _list_reasons(books: CostBooks) -> Iterator[tuple[str, str]]:
+    """Yield rates, scaling steps, figures per unit of work, nameplates and break-even rates."""
+    several = len(books.sites) > 1
+    for entry in {e.site.name: e for e in books.entries}.values():
+        at = f"{entry.site.name}: " if several else ""
+        for amount in entry.amounts.values():
+            slots = f"; {len(amount.slots)} slots from {format_time(entry.start_s)}" if len(amount.slots) > 1 else ""
+            yield (
+                "rate",
+                f"{at}{name_label(amount.label)}: {fmt.format_number(amount.mean_rate)} {amount.label.unit}{slots}",
+            )
+        if entry.site.pue is not None:
+            exact = "" if entry.site.pue_u else ", taken as exact"
+            yield "PUE", f"{at}{format_figure(entry.site.overhead)}{exact}; {format_energy(entry.site_kwh)} at the site"
+    for work in books.planned:
+        time = format_figure(work.time * (1 / 3600))
+        yield "work", f"{work.name}: {time} h on {work.nodes} nodes, from {len(work.runs)} runs"
+        yield from (("step", format_step(step)) for step in work.steps)
+    for entry in books.entries:
+        name = entry.name if several else entry.job.name
+        kinds = [kind for kind in entry.job.done if kind != NODE_HOURS]
+        totals = {p: entry.get_total(p) for p in books.purposes}
+        pers = [_join_per_unit(books, totals, kind, entry.job.done[kind]) for kind in kinds if totals]
+        yield from [("per", f"{name}: {'; '.join(pers)}")] if pers else []
+        plate = entry.job.profile.nameplate
+        if plate is not None:
+            only = "" if plate.of == "node" else f" of {plate.of} only"
+            amounts = [f"{format_total(Quantity(a.rated), a.label.money)}" for a in entry.amounts.values() if a.rated]
+            ratio = "" if plate.ratio is None else f", {format_figure(plate.ratio)} times the measured energy"
+            figures = " and ".join([format_energy(Quantity(plate.kwh)), *amounts])
+            yield "nameplate", f"{name}: rated power x time{only} is {figures}{ratio} ({plate.source})"
+    yield from (("equal", _word_even(even, books)) for even in books.evens)
+
+
+def format_step(step: ScalingStep) -> str:
+    """Return one step of scaling with its factors and its worth."""
+    factors = f"time x {format_figure(step.time)}, energy x {format_figure(step.energy)}"
+    return (
+        f"{step.axis} {step.since} to {step.until}: {factors}; {step.worth}{': ' if step.reason else ''}{step.reason}"
+    )
+
+
+# ---- data
+
+
+def describe_books(books: CostBooks) -> dict[str, Any]:
+    """Return the whole answer as plain data; carbon is in g of CO2e, money in `units`."""
+    return {
+        "purposes": list(books.purposes),
+        "units": dict(books.units),
+        "simulated": bool(books.twins),
+        "twins": books.twins,
+        "configured_site": books.is_configured,
+        "entries": [_describe_entry(entry) for entry in books.entries],
+        "total": {
+            one.site: {"energy_kwh": one.energy_kwh.to_json(), "site_kwh": one.site_kwh.to_json()}
+            | {purpose: q.to_json() for purpose, q in one.totals.items()}
+            for one in books.sums
+        },
+        "equal": [
+            {name: getattr(even, name) for name in ("purpose", "site", "a", "b", "saver", "ahead")}
+            | {"rate": None if even.rate is None else even.rate.to_json()}
+            for even in books.evens
+        ],
+        **describe_notes(books.notes),
+    }
+
+
+def _describe_entry(entry: CostEntry) -> dict[str, Any]:
+    job, plate = entry.job, entry.job.profile.nameplate
+    return {
+        "name": job.name,
+        "site": entry.site.name,
+        "node": None if job.kind is None else job.kind.name,
+        "runs": list(job.runs),
+        "twins": list(job.twins),
+        "simulated": bool(job.twins),
+        "measured_at": job.side,
+        "scopes": list(job.scopes),
+        "meters": list(job.meters),
+        "nodes": job.nodes,
+        "spread_evenly": job.is_total_only,
+        "accounted": job.covers,
+        "start_utc_s": entry.start_s,
+        "duration_s": job.profile.duration_s,
+        "energy_kwh": entry.energy_kwh.to_json(),
+        "pue": None if entry.site.pue is None else entry.site.overhead.to_json(),
+        "site_kwh": entry.site_kwh.to_json(),
+        "charges": dict(entry.charges),
+        "rated": None
+        if plate is None
+        else {
+            "rated_w": plate.watts,
+            "of": plate.of,
+            "source": plate.source,
+            "energy_kwh": plate.kwh,
+            "ratio": None if plate.ratio is None else plate.ratio.to_json(),
+        },
+        "planned": _describe_planned(entry),
+        **{purpose: _describe_amount(entry, purpose) for purpose in entry.amounts},
+    }
+
+
+def _describe_amount(entry: CostEntry, purpose: Purpose) -> dict[str, Any]:
+    amount, share, hours = entry.amounts[purpose], entry.shares.get(purpose), entry.job.node_hours
+    whole = entry.get_total(purpose)
+    return {
+        "unit": amount.label.money,
+        "amount": amount.amount.to_json(),
+        "purchase": None
+        if share is None
+        else {
+            "amount": share.amount.to_json(),
+            "per_node_hour": share.per_node_hour,
+            "node_hours": share.node_hours.to_json(),
+        },
+        "whole": whole.to_json(),
+        "per": {kind: (whole * (1 / done)).to_json() for kind, done in entry.job.done.items()},
+        "per_node_hour": None if hours is None or hours.value <= 0 else (whole / hours).to_json(),
+        "rate": amount.label.to_json(),
+        "mean_rate": amount.mean_rate,
+        "rate_uncertainty_included": amount.is_rate_known,
+        "rated_amount": amount.rated,
+        "slots": [
+            {"since_utc_s": s.since_s, "until_utc_s": s.until_s, "energy_j": s.energy.value, "rate": s.rate}
+            for s in amount.slots
+        ],
+    }
+
+
+def _describe_planned(entry: CostEntry) -> dict[str, Any] | None:
+    planned = entry.job.planned
+    if planned is None:
+        return None
+    steps = [
+        {"axis": s.axis, "from": s.since, "to": s.until, "time": s.time.to_json(), "energy": s.energy.to_json()}
+        | {"how": s.worth, "said": s.reason}
+        for s in planned.steps
+    ]
+    figures = {"unit": planned.work.unit, "amount": planned.work.amount, "nodes": planned.nodes}
+    return figures | {
+        "time_s": planned.time.to_json(),
+        "highest_w": planned.highest_w,
+        "steps": steps,
+        "how": planned.worth,
+    }

@@ -1,3 +1,78 @@
-"""The messages of `joulelab plan` about cost: from code to (status, text, next step)."""
+"""The messages of `joulelab plan cost`: from code to (status, text, next step)."""
 
-MESSAGES: dict[str, tuple[str, str, str]] = {}
+MESSAGES: dict[str, tuple[str, str, str]] = {
+    "cost.no-rates": (
+        "note",
+        "No price and no carbon intensity is set.",
+        "Add them once: joulelab site --zone DE --price 0.30EUR; or here: --tariff 0.30EUR --intensity table:DE.",
+    ),
+    "cost.no-price": (
+        "note",
+        "No price is set.",
+        "Add it once: joulelab site --price 0.30EUR; or here: --tariff 0.30EUR.",
+    ),
+    "cost.no-intensity": (
+        "note",
+        "No carbon intensity is set.",
+        "Add it once: joulelab site --zone DE; or here: --intensity table:DE.",
+    ),
+    "cost.assumed-step": (
+        "warning",
+        "The step from {axis} {since} to {until} is assumed, not measured.",
+        "Measure runs at {axis} {until} to replace it.",
+    ),
+    "cost.some-simulated": ("warning", "Simulated: {jobs}. The others come from measured runs.", ""),
+    "cost.side-parts": (
+        "warning",
+        "Only parts of the nodes were measured; the rest is not included.",
+        "Add a meter of the whole node: joulelab meters.",
+    ),
+    "cost.side-dc": ("warning", "Measured behind the power supplies; their losses are not included.", ""),
+    "cost.side-unknown": (
+        "warning",
+        "It is unknown whether the cluster's figures include losses of the power supplies.",
+        "",
+    ),
+    "cost.accuracy-unknown": (
+        "warning",
+        "The accuracy of a meter is unknown, so there is no interval (± ?).",
+        "Set it in the meter's entry: gain = 0.02.",
+    ),
+    "cost.single-run": (
+        "warning",
+        "A single run is taken to be off by 5 % (k = 2), because its scatter is unknown.",
+        "Repeat the run three times.",
+    ),
+    "cost.accounted-total": (
+        "warning",
+        "{runs}: a cluster accounted for the energy as one total.",
+        "",
+    ),
+    "cost.no-pue": (
+        "note",
+        "No PUE is set[ for {sites}]: cooling and losses of the building are not included.",
+        "Add --pue 1.3.",
+    ),
+    "cost.rate-unsure": ("note", "The uncertainty of {rates} is unknown and not in the intervals.", ""),
+    "cost.spread-evenly": ("note", "The energy of accounted jobs is spread evenly over their time.", ""),
+    "cost.flat-power": ("note", "Planned work is taken to draw a flat power.", ""),
+    "cost.accounted": ("note", "The cluster's accounting covers: {covers}.", ""),
+    "cost.nodes-unknown": (
+        "note",
+        "The number of nodes of some runs is unknown: no nameplate and no share of nodes for them.",
+        "Import them with --label nodes=N.",
+    ),
+    "cost.no-nameplate": (
+        "note",
+        "The rated power of some nodes is unknown, so nameplate x time is not compared.",
+        "Add --rated 10.2kW.",
+    ),
+    "cost.full-use": (
+        "note",
+        "Nodes are taken to work all of their life, which gives the smallest share.",
+        "Set `use = 0.8` in [nodes.NAME].",
+    ),
+    "cost.charges": ("note", "{job}: not in the sum: {charges}, if its highest power adds to that of the site.", ""),
+    "cost.average": ("note", "An average intensity does not tell what one kWh less would avoid.", ""),
+    "cost.moved": ("note", "Computed as if it started at {start} with the same power.", ""),
+}

@@ -1,150 +1,218 @@
-"""Describe the sites that work could run at: what a kWh costs and emits there, and what the building adds."""
+"""Describe the sites of a plan: price and carbon of a kWh, overhead of the building; share the purchase of nodes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping  # noqa: TC003 the types of keys are read
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
-from joulelab.plan.plan_tables import is_number
-from joulelab.plan.rates.find import check_same, rate_of
+from joulelab.core.toml_reading import declare_key, is_number, read_table
+from joulelab.plan.rates.find_rate import check_same_kind, find_rate
+from joulelab.plan.rates.rate import CARBON, Constant, Label, Rate, format_time
+from joulelab.plan.rates.time_zones import UTC_NAMES, convert_to_utc, find_time_zone, read_moment
+from joulelab.site.site_settings import MOST_PUE, PUE_ADVICE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.plan.plan_tables import TomlTable
-    from joulelab.plan.rates.rate import Rate
+    from joulelab.plan.plan_tables import NodeKind, TomlTable
+    from joulelab.site.footprint import Site
 
-KEYS = (
-    "name", "intensity", "tariff", "pue", "pue_u", "currency", "zone", "data_gb", "kwh_per_gb", "kwh_per_gb_u",
-    "budget_w",
-)  # fmt: skip
-NUMBERS = ("pue", "pue_u", "data_gb", "kwh_per_gb", "kwh_per_gb_u", "budget_w")
-MOST_PUE = 100.0
 Purpose = Literal["cost", "carbon"]
+PURPOSES: tuple[Purpose, ...] = ("cost", "carbon")
+KEYS: dict[Purpose, str] = {"cost": "tariff", "carbon": "intensity"}
+HERE = "here"  # the name of the site that options describe
+HOURS_PER_YEAR = 8766.0  # 365.25 days
+MOVING = "add the energy of moving data by hand: GB x kWh per GB x rate"
+REMOVED = {
+    "data_gb": MOVING,
+    "kwh_per_gb": MOVING,
+    "kwh_per_gb_u": MOVING,
+    "budget_w": "check it with joulelab plan rack --supply",
+}
+
+
+def _read_rate_text(value: Any) -> str:
+    """Read a rate: a text, or a number."""
+    if is_number(value):
+        return f"{value:g}"
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Hold a site. Rates are as people write them; `pue_u` and `kwh_per_gb_u` are standard uncertainties, None unknown.
+class PlanSite:
+    """Hold a site; rates are as people write them. `pue_u` is the standard uncertainty of the PUE."""
 
-    `data_gb` have to be moved there at `kwh_per_gb`; `budget_w` is what it can supply for the work, overhead included.
-    """
-
-    name: str
-    intensity: str = ""
-    tariff: str = ""
-    pue: float | None = None
-    pue_u: float | None = None
-    currency: str = ""
-    zone: str | None = None
-    data_gb: float = 0.0
-    kwh_per_gb: float | None = None
-    kwh_per_gb_u: float | None = None
-    budget_w: float | None = None
+    name: str = declare_key(MISSING, "name of the site", advice='add name = "north"')
+    intensity: str = declare_key(
+        "", "carbon intensity: 380, table:DE, FILE.csv", read=_read_rate_text, advice="write 380 or table:DE"
+    )
+    tariff: str = declare_key(
+        "", "price: 0.32EUR, TARIFF.toml, FILE.csv", read=_read_rate_text, advice="write 0.32EUR or TARIFF.toml"
+    )
+    pue: float | None = declare_key(None, "overhead of the building", least=1.0, most=MOST_PUE, advice=PUE_ADVICE)
+    pue_u: float | None = declare_key(None, "standard uncertainty of the PUE", above=0, most=MOST_PUE)
+    currency: str = declare_key("", "currency of the tariff, to be checked")
+    zone: str | None = declare_key(None, "time zone of files that name none: Europe/Berlin")
     folder: Path = field(default_factory=Path)
+    defaults: Mapping[Purpose, Rate] = field(default_factory=dict)
 
     @property
     def overhead(self) -> Quantity:
-        """Return the PUE with its uncertainty; one where nobody gave it."""
+        """Return the PUE with its uncertainty; 1 if there is none."""
         if self.pue is None:
             return ONE
         return Quantity(self.pue, {f"pue:{self.name}": self.pue_u} if self.pue_u else {})
 
-    @property
-    def moved_kwh(self) -> Quantity | None:
-        """Return the energy of moving the data in kWh, None where nothing is moved or nobody said what it takes."""
-        if not self.data_gb or self.kwh_per_gb is None:
-            return None
-        terms = {"moving:kwh_per_gb": self.data_gb * self.kwh_per_gb_u} if self.kwh_per_gb_u else {}
-        return Quantity(self.data_gb * self.kwh_per_gb, terms)
-
-    def rate(self, purpose: Purpose) -> Rate:
-        """Return what a kWh costs or emits there. Raises ConfigError where nobody said it."""
-        spec = self.tariff if purpose == "cost" else self.intensity
-        if not spec:
-            key = "tariff" if purpose == "cost" else "intensity"
-            example = "0.32EUR" if purpose == "cost" else "table:DE"
-            raise ConfigError(
-                f"{self.name} has no {key}", next=f"give --{key} {example}, or `{key}` in [[sites]] of the plan"
-            )
+    def find_rate(self, purpose: Purpose) -> Rate | None:
+        """Return the price or the carbon intensity of a kWh, None if it is not set. Raises ConfigError."""
+        text = self.tariff if purpose == "cost" else self.intensity
+        if not text:
+            return self.defaults.get(purpose)
         want: Literal["price", "carbon"] = "price" if purpose == "cost" else "carbon"
-        found = rate_of(spec, want=want, zone=self.zone, folder=self.folder)
-        if self.currency and purpose == "cost" and not found.label.unit.startswith(f"{self.currency}/"):
+        found = find_rate(text, want=want, zone=self.zone, folder=self.folder)
+        if self.currency and purpose == "cost" and found.label.money != self.currency:
             what = f"{self.name}: the tariff is in {found.label.unit}, the site's currency is {self.currency}"
             raise ConfigError(what, next="give both alike; currencies are not converted")
         return found
 
 
-def read_sites(tables: Sequence[TomlTable]) -> list[Site]:
-    """Read [[sites]] tables; what is wrong is noted with the tables' problems."""
-    found: list[Site] = []
+def read_sites(tables: Sequence[TomlTable]) -> list[PlanSite]:
+    """Read [[sites]] tables; mistakes are added to those of the tables."""
+    found: list[PlanSite] = []
     for table in tables:
-        table.allow(KEYS)
-        name = table.text("name")
-        if "name" not in table:
-            table.wrong("", "a site has no name", next='add name = "..."')
-        if name is not None and any(site.name == name for site in found):
-            table.wrong("name", f"there are two sites {name!r}", next="give each a name of its own")
-        numbers = {key: table.positive(key) for key in NUMBERS}
-        _check(table, numbers["pue"], numbers["pue_u"])
-        moving = numbers["kwh_per_gb"] is not None
-        if ("kwh_per_gb_u" in table or moving) and "data_gb" not in table:
-            table.wrong("", "kwh_per_gb says nothing without data_gb", next="add data_gb, or leave kwh_per_gb out")
-        found.append(
-            Site(
-                name or "", _spec(table, "intensity"), _spec(table, "tariff"), numbers["pue"], numbers["pue_u"],
-                table.text("currency") or "", table.text("zone"), numbers["data_gb"] or 0.0, numbers["kwh_per_gb"],
-                numbers["kwh_per_gb_u"], numbers["budget_w"],
-            )
-        )  # fmt: skip
+        for key in ("folder", "defaults"):
+            if key in table.values:
+                table.problems.refuse_key(table.at, key, ("name", "tariff", "intensity", "pue"))
+        for key in REMOVED.keys() & table.values.keys():
+            table.problems.add((*table.at, key), f"{key} is no longer used", next=f"delete it; {REMOVED[key]}")
+        values = {key: value for key, value in table.values.items() if key not in ("folder", "defaults")}
+        site = read_table(PlanSite, values, table.problems, table.at, also=tuple(REMOVED))
+        if site is None:
+            continue
+        if any(other.name == site.name for other in found):
+            table.problems.add((*table.at, "name"), f"two sites are called {site.name!r}", next="rename one of them")
+        if site.pue_u is not None and site.pue is None:
+            table.problems.add((*table.at, "pue_u"), "pue_u needs pue", next="add pue = 1.3")
+        found.append(site)
     return found
 
 
-def _check(table: TomlTable, pue: float | None, pue_u: float | None) -> None:
-    if pue is not None and pue < 1:
-        table.wrong(
-            "pue", f"pue is {pue:g}", why="a site takes at least what its computers take", next="give 1 or more"
-        )
-    if pue is not None and pue > MOST_PUE:
-        table.wrong("pue", f"pue is {pue:g}", next=f"give at most {MOST_PUE:g}")
-    if pue_u is not None and pue is None:
-        table.wrong("pue_u", "pue_u says nothing without pue", next="add pue")
+def make_configured_site(site: Site) -> PlanSite:
+    """Return the [site] of joulelab.toml as a site of a plan."""
+    defaults: dict[Purpose, Rate] = {}
+    if site.price is not None:
+        unit = f"{site.currency}/kWh"
+        defaults["cost"] = Constant(site.price, Label("price", unit, f"{site.price:g} {unit}", source="[site]"))
+    if site.g_per_kwh is not None:
+        name = " ".join(str(part) for part in (site.name or site.zone, site.year) if part)
+        covers: Any = site.covers if site.covers in ("direct", "lifecycle") else ""
+        label = Label(
+            "average", CARBON, name or f"{site.g_per_kwh:g} {CARBON}", zone=site.zone, covers=covers,
+            source=site.source or "[site]", licence=site.licence, u_rel=site.u_rel,
+            notes=(site.note,) if site.note else (),
+        )  # fmt: skip
+        defaults["carbon"] = Constant(site.g_per_kwh, label)
+    return PlanSite(HERE, pue=site.pue if site.pue > 1 else None, defaults=defaults)
 
 
-def _spec(table: TomlTable, key: str) -> str:
-    """Return a rate as people write it: a text, or a plain figure."""
-    value = table.values.get(key)
-    return f"{value:g}" if is_number(value) else table.text(key) or ""
+def find_site_rates(sites: Sequence[PlanSite]) -> dict[Purpose, list[Rate]]:
+    """Return the rates of all sites by purpose; a purpose that no site has a rate for is left out.
+
+    Raises ConfigError if only some sites have one, or they are of several kinds or units.
+    """
+    found: dict[Purpose, list[Rate]] = {}
+    for purpose in PURPOSES:
+        rates = {site.name: site.find_rate(purpose) for site in sites}
+        lacking = [name for name, rate in rates.items() if rate is None]
+        if lacking and len(lacking) < len(sites):
+            key, example = KEYS[purpose], '"0.32EUR"' if purpose == "cost" else '"table:DE"'
+            what = f"{lacking[0]} has no {key}, but other sites have one"
+            raise ConfigError(what, next=f"add {key} = {example} to its [[sites]], or delete it from the others")
+        if not lacking:
+            found[purpose] = [rate for rate in rates.values() if rate is not None]
+            check_same_kind(rate.label for rate in found[purpose])
+    return found
 
 
-def rates_of(sites: Sequence[Site], purpose: Purpose) -> list[Rate]:
-    """Return the rate of each site. Raises ConfigError where they may not stand in one table."""
-    if not sites:
-        raise ConfigError("there is no site to account at", next="give [[sites]] in the plan")
-    rates = [site.rate(purpose) for site in sites]
-    check_same(rate.label for rate in rates)
-    return rates
+def read_pue(text: str) -> Quantity:
+    """Read a PUE: `1.3`, or `1.3±0.05` (k = 2). Raises ConfigError."""
+    value, sign, width = text.replace("+-", "±").replace("+/-", "±").partition("±")
+    try:
+        pue, u = float(value), float(width) / 2 if sign else 0.0
+    except ValueError:
+        pue, u = 0.0, 0.0
+    if not 1 <= pue <= MOST_PUE or not 0 <= u < pue:
+        what, why = f"{text!r} is not a PUE", f"it is from 1 to {MOST_PUE:g}"
+        raise ConfigError(what, why=why, next="write it as 1.3 or 1.3±0.05")
+    return Quantity(pue, {"pue:given": u} if u else {})
 
 
-def notes_of(site: Site, movers: int = 1) -> list[str]:
-    """Return what has to be said of a site's figures; so many jobs share the moving of its data."""
-    said: list[str] = []
-    if site.pue is None:
-        said.append("no PUE was given: cooling and losses of the building are not included")
-    elif site.pue_u is None:
-        said.append(f"PUE {site.pue:g} is taken as exact")
-    if site.data_gb and site.kwh_per_gb is None:
-        said.append(f"the energy of moving {site.data_gb:g} GB is not included: no kwh_per_gb was given")
-    elif site.data_gb:
-        unsure = "" if site.kwh_per_gb_u else ", taken as exact"
-        once = f", once for all {movers}: equal shares" if movers > 1 else ""
-        said.append(f"moving {site.data_gb:g} GB at {site.kwh_per_gb:g} kWh/GB{unsure}, at the site's own rate{once}")
-    return said
+def read_start(text: str, rates: Sequence[Rate]) -> tuple[float, str]:
+    """Return a start (s since 1970) and its words; a time without an offset is in the time zone of the rates.
+
+    Raises ConfigError, also if the rates are in several zones and for times that clocks skip or show twice.
+    """
+    time = read_moment(text)
+    zones = list(dict.fromkeys(rate.label.time_zone for rate in rates)) or ["UTC"]
+    if time.tzinfo is None and len(zones) > 1:
+        why = f"the rates are in {', '.join(zones)}"
+        raise ConfigError(f"{text!r} has no offset", why=why, next=f"write it as {time.isoformat()}+01:00")
+    at_s = convert_to_utc(time, find_time_zone(zones[0]))
+    is_local = time.tzinfo is None and zones[0] not in UTC_NAMES
+    return at_s, format_time(at_s) + (f" ({time:%H:%M} in {zones[0]})" if is_local else "")
 
 
-def fits(site: Site, highest_w: float) -> bool | None:
-    """Return whether work that draws so much at its highest (W) is within the site's budget, None without one."""
-    return None if site.budget_w is None else highest_w * site.overhead.value <= site.budget_w
+@dataclass(frozen=True, slots=True)
+class PurchaseShare:
+    """Hold the share of the purchase (money) or the making (g of CO2e) of nodes that falls on a job."""
+
+    amount: Quantity
+    per_node_hour: float
+    node_hours: Quantity
+
+
+def share_purchase(kind: NodeKind | None, purpose: Purpose, node_hours: Quantity | None) -> PurchaseShare | None:
+    """Return the share of a purchase for some hours of nodes, None if price or lifetime is unknown.
+
+    Without `use` a node is taken to work all of its life: the smallest share.
+    """
+    if kind is None or kind.lifetime_years is None or node_hours is None:
+        return None
+    whole = kind.price if purpose == "cost" else None if kind.embodied_kg is None else kind.embodied_kg * 1e3
+    if whole is None:
+        return None
+    per_hour = whole / (kind.lifetime_years * HOURS_PER_YEAR * (1.0 if kind.use is None else kind.use))
+    return PurchaseShare(node_hours * per_hour, per_hour, node_hours)
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Hold the rate (per kWh) at which two kinds of nodes are equal; above it `saver` is better.
+
+    `rate` is None if `ahead` is better at every rate. It is for one site, because its overhead counts.
+    """
+
+    purpose: Purpose
+    site: str
+    a: str
+    b: str
+    rate: Quantity | None
+    saver: str
+    ahead: str = ""
+
+
+def find_break_even(
+    purpose: Purpose, site: str, a: tuple[str, Quantity, Quantity], b: tuple[str, Quantity, Quantity]
+) -> BreakEven:
+    """Return the rate at which two kinds of nodes are equal; each is its name, kWh with overhead, and purchase."""
+    saver, other = (a, b) if a[1].value <= b[1].value else (b, a)
+    less, dearer = other[1] - saver[1], saver[2] - other[2]
+    if dearer.value <= 0 or less.value <= 0:  # one costs less to buy and to run
+        return BreakEven(purpose, site, a[0], b[0], None, saver[0], (saver if dearer.value <= 0 else other)[0])
+    return BreakEven(purpose, site, a[0], b[0], dearer / less, saver[0])

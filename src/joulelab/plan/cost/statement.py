@@ -1,170 +1,213 @@
-"""Gather what a statement of energy and carbon in a paper has to say; report/plan words it.
+"""Write a statement of energy, carbon and cost for a paper, in plain text and in LaTeX; one for each site.
 
-A statement is of one site: energy and what was measured, the facility's overhead, the intensity and where it is from,
-the carbon, what rated power x time would have said, what is not in it, and the SCI (ISO/IEC 21031): (E x I + M) per R.
+It has the energy and its meters, the overhead of the building, rates and their sources, what is not included, and the
+software carbon intensity (SCI, ISO/IEC 21031): (E x I + M) per R.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, add_quantities
-from joulelab.plan.cost.energy import summed
-from joulelab.plan.cost.scaling import RUNS
-from joulelab.plan.cost.work import Planned
+from joulelab.plan.cost.cost_output import format_energy, format_figure, format_per_unit, format_total, name_label
+from joulelab.plan.cost.job_energy import add_amounts
+from joulelab.plan.cost.work import RUNS
+from joulelab.plan.rates.rate import format_span
+from joulelab.report import format as fmt
+from joulelab.report.tables import LATEX_SPECIAL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from joulelab.plan.cost.entries import Books, Entry
-    from joulelab.plan.cost.sites import Site
-    from joulelab.plan.rates.rate import Label
+    from joulelab.plan.cost.cost_books import CostBooks, CostEntry
+    from joulelab.plan.cost.sites import Purpose
 
-SIDES = ("parts", "unknown", "dc", "ac")  # the first of them that any job has is said of all
-SCOPES = {
-    "ac": "whole nodes, at the wall",
-    "dc": "whole nodes, behind their power supplies",
-    "parts": "the measured parts of nodes only",
-    "unknown": "on which side of the power supplies is not known",
+MOST_METERS = 3
+LATEX_SIGNS = {**LATEX_SPECIAL, "±": r"$\pm$", "€": r"\texteuro{}"}
+SCOPES = {  # the first of them that any job has holds for all
+    "parts": ("the measured parts of nodes only", "the parts of the nodes that were not measured"),
+    "unknown": ("side of the power supplies unknown", "losses of the power supplies, if the accounting excludes them"),
+    "dc": ("whole nodes, behind their power supplies", "losses of the power supplies"),
+    "ac": ("whole nodes, at the wall", ""),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Sci:
-    """Hold the SCI: g of CO2e per unit of work; `embodied` tells whether M, the making of the nodes, is in it."""
-
-    value: Quantity
-    unit: str
-    embodied: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """Hold the figures of a statement: kWh, g or money, s; `excluded` is what is not in them, in words.
-
-    `nodes` are the numbers of nodes of the jobs, ascending, each once; None where nobody tells one of them. `even`
-    tells that energy is spread evenly over the time, `covers` what was accounted, `varies` whether the rate changes.
-
-    `ratio` is how many times the energy rated power x time says; `rated_of` is whose rated power. `since_s` and
-    `until_s` (s since 1970) are the time that the intensity is of, `resolution_s` how often it changes.
-    """
-
-    site: Site
-    label: Label
-    scope: str
-    scopes: tuple[str, ...]
-    meters: tuple[str, ...]
-    names: tuple[str, ...]
-    jobs: int
-    planned: bool
-    duration_s: float
-    nodes: tuple[int, ...] | None
-    covers: tuple[str, ...]
-    even: bool
-    energy_kwh: Quantity
-    site_kwh: Quantity
-    amount: Quantity
-    share: Quantity | None
-    mean_rate: float
-    rate_known: bool
-    since_s: float
-    until_s: float
-    varies: bool
-    changes: int
-    rated_kwh: float | None
-    ratio: Quantity | None
-    rated_of: str
-    twins: tuple[str, ...]
-    excluded: tuple[str, ...]
-    sci: Sci | None
-
-
-def statements_of(books: Books) -> list[Statement]:
-    """Return a statement for each site, of all jobs together. Raises ConfigError for work on several kinds of nodes."""
-    return [_statement([e for e in books.entries if e.site.name == site]) for site in books.sites]
-
-
-def _statement(entries: Sequence[Entry]) -> Statement:
-    first = entries[0]
-    planned = [e for e in entries if isinstance(e.job.profile, Planned)]
-    if len(planned) > 1 or 0 < len(planned) < len(entries):
-        what = "a statement is of runs, or of one planned work"
-        raise ConfigError(what, why=f"{len(entries)} jobs are named", next="name fewer")
-    side = next(side for side in SIDES if side in {e.job.side for e in entries})
-    energy = summed([(e.job.runs[0], e.account.energy_kwh) for e in entries])
-    amount = summed([(e.job.runs[0], e.account.amount) for e in entries])
-    shares = [e.share.amount for e in entries if e.share is not None]
-    share = add_quantities(shares) if len(shares) == len(entries) else None
-    rated, ratio, of = _rated(entries, energy)
-    return Statement(
-        first.site, first.account.label, SCOPES[side], tuple(dict.fromkeys(s for e in entries for s in e.job.scopes)),
-        tuple(dict.fromkeys(m for e in entries for m in e.job.meters)),
-        tuple(dict.fromkeys(e.job.name for e in entries)), len(entries), bool(planned),
-        sum(e.job.profile.duration_s for e in entries), _nodes(entries),
-        tuple(dict.fromkeys(e.job.covers for e in entries if e.job.covers)), any(e.job.even for e in entries), energy,
-        summed([(e.job.runs[0], e.account.site_kwh) for e in entries]), amount, share,
-        sum(e.account.mean_rate * e.account.energy_kwh.value for e in entries) / energy.value if energy.value else 0.0,
-        all(e.account.rate_known for e in entries), min(e.account.start_utc_s for e in entries),
-        max(e.account.start_utc_s + e.job.profile.duration_s for e in entries),
-        any(e.varies for e in entries), max(len(e.account.slots) for e in entries), rated, ratio, of,
-        tuple(dict.fromkeys(t for e in entries for t in e.job.twins)),
-        tuple(_excluded(entries, side, share)), _sci(entries, amount, share),
-    )  # fmt: skip
-
-
-def _nodes(entries: Sequence[Entry]) -> tuple[int, ...] | None:
-    counts = [e.job.nodes for e in entries]
-    known = {count for count in counts if count is not None}
-    return None if None in counts else tuple(sorted(known))
-
-
-def _rated(entries: Sequence[Entry], energy: Quantity) -> tuple[float | None, Quantity | None, str]:
-    """Return what rated power x time says (kWh), how many times what was measured that is, and whose power it is.
-
-    The ratio is of the same devices: where only the GPUs' power is known, it is to what these used.
-    """
-    plates = [e.job.profile.nameplate for e in entries]
-    known = [plate for plate in plates if plate is not None]
-    if len(known) < len(plates) or not known:
-        return None, None, ""
-    kwh = sum(e.account.rated_kwh or 0.0 for e in entries)
-    of = " + ".join(dict.fromkeys(plate.of for plate in known))
-    if of == "node" and energy.value > 0:
-        return kwh, Quantity(kwh) / energy, of
-    return kwh, known[0].ratio if len(known) == 1 else None, of
-
-
-def _excluded(entries: Sequence[Entry], side: str, share: Quantity | None) -> list[str]:
-    first = entries[0]
-    found: list[str] = []
-    if side == "dc":
-        found.append("losses of the power supplies")
-    if side == "unknown":
-        found.append("losses of the power supplies, where the accounting is behind them")
-    if side == "parts":
-        found.append("the parts of the nodes that were not measured")
-    if first.site.pue is None:
-        found.append("cooling and distribution losses of the facility (no PUE)")
-    if share is None:
-        found.append("making and disposal of the hardware")
-    elif first.account.label.kind != "price":
-        found.append("hardware other than the nodes (network, storage, building), and its disposal")
-    if first.site.moved_kwh is None:
-        found.append("moving of data, storage and network")
-    found.append("runs other than those named (development, failed runs, tuning)")
+def make_statements(books: CostBooks) -> list[dict[str, Any]]:
+    """Return the statement of each site: text, LaTeX and figures. Raises ConfigError for several planned works."""
+    found = []
+    for site in books.sites:
+        entries = [e for e in books.entries if e.site.name == site]
+        if any(e.job.planned for e in entries) and len(entries) > 1:
+            why = f"{len(entries)} jobs are named"
+            raise ConfigError("a statement is for runs, or for one planned work", why=why, next="name fewer")
+        found.append(_make_statement(entries))
     return found
 
 
-def _sci(entries: Sequence[Entry], amount: Quantity, share: Quantity | None) -> Sci | None:
-    """Return the SCI per unit of the work that all jobs report, else per run; none for money or several workloads."""
-    if entries[0].account.label.kind == "price" or len({e.job.workload for e in entries}) > 1:
-        return None
+def write_latex(text: str) -> str:
+    """Return a text for LaTeX, without packages except textcomp for the euro sign."""
+    escaped = "".join(LATEX_SIGNS.get(sign, sign) for sign in text)
+    return escaped.replace("CO2e", "CO$_2$e").replace(" x ", r" $\times$ ")
+
+
+def _make_statement(entries: Sequence[CostEntry]) -> dict[str, Any]:
+    first, purposes = entries[0], list(entries[0].amounts)
+    side = next(side for side in SCOPES if side in {e.job.side for e in entries})
+    energy = add_amounts([(e.job.runs[0], e.energy_kwh) for e in entries])
+    amounts = {p: add_amounts([(e.job.runs[0], e.amounts[p].amount) for e in entries]) for p in purposes}
+    shares: dict[Purpose, Quantity] = {
+        p: add_quantities(e.shares[p].amount for e in entries) for p in purposes if all(p in e.shares for e in entries)
+    }
+    excluded = [*_list_excluded(entries, side, shares)]
+    sci = _find_sci(entries, amounts, shares)
+    sentences = [
+        _word_twins(entries), _word_energy(entries, energy, side), *_word_amounts(entries, amounts),
+        _word_nameplate(entries, energy), *_word_shares(shares, first), _word_sci(entries, sci, shares),
+        f"Not included: {'; '.join(excluded)}.", _word_intervals(entries, amounts),
+    ]  # fmt: skip
+    text = " ".join(sentence for sentence in sentences if sentence)
+    nodes = [e.job.nodes for e in entries]
+    return {
+        "site": first.site.name,
+        "text": text,
+        "latex": write_latex(text),
+        "nodes": None if None in nodes else sorted({n for n in nodes if n is not None}),
+        "energy_kwh": energy.to_json(),
+        **{purpose: amount.to_json() for purpose, amount in amounts.items()},
+        "purchase": {purpose: share.to_json() for purpose, share in shares.items()},
+        "not_included": excluded,
+        "simulated": any(e.job.twins for e in entries),
+        "sci": None
+        if sci is None
+        else {"g_per_unit": sci[0].to_json(), "unit": sci[1], "embodied_included": "carbon" in shares},
+    }
+
+
+def _word_twins(entries: Sequence[CostEntry]) -> str:
+    twins = list(dict.fromkeys(t for e in entries for t in e.job.twins))
+    if not twins:
+        return ""
+    return f"These figures are simulated ({fmt.name_twins(twins).partition(': ')[2]}); nothing was measured."
+
+
+def _word_energy(entries: Sequence[CostEntry], energy: Quantity, side: str) -> str:
+    first, planned = entries[0].job, entries[0].job.planned
+    subject = f"{len(entries)} runs" if len(entries) > 1 else f"The {'work' if planned else 'run'} {first.name}"
+    nodes = [e.job.nodes for e in entries]
+    counts = sorted({n for n in nodes if n is not None})
+    *others, last = counts or [0]
+    listed = f"{', '.join(map(str, others))} and {last}" if others else f"{last}"
+    where = "on an unknown number of nodes" if None in nodes else f"on {listed} node{'s' if last > 1 else ''}"
+    scopes = fmt.join_scopes(list(dict.fromkeys(s for e in entries for s in e.job.scopes)))
+    covers = dict.fromkeys(e.job.covers for e in entries if e.job.covers)
+    inside = "; ".join(part for part in (scopes, *covers) if part)
+    meters = list(dict.fromkeys(m for e in entries for m in e.job.meters))[:MOST_METERS]
+    verb = "accounted" if any(e.job.is_total_only for e in entries) else "measured"
+    how = ["scaled from runs"] if planned else []
+    by = [f"{verb} by {', '.join(meters)}"] if meters and not any(e.job.twins for e in entries) else []
+    duration = fmt.format_duration(sum(e.job.profile.duration_s for e in entries))
+    scope = f"{SCOPES[side][0]} ({inside})" if inside else SCOPES[side][0]
+    details = "; ".join([*how, scope, *by, f"{where}, {duration} in total"])
+    used = f"{'would use' if planned else 'used'} {format_energy(_hide_interval(energy))}"
+    return f"{subject} {used} of electricity: {details}."
+
+
+def _word_amounts(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity]) -> Iterator[str]:
+    first = entries[0]
+    if first.site.pue is not None:
+        site = format_energy(_hide_interval(add_amounts([(e.job.runs[0], e.site_kwh) for e in entries])))
+        yield f"With a power usage effectiveness of {format_figure(first.site.overhead)} it is {site} at the site."
+    for purpose, amount in amounts.items():
+        label = first.amounts[purpose].label
+        weights = [(e.amounts[purpose].mean_rate, e.energy_kwh.value) for e in entries]
+        whole = sum(kwh for _, kwh in weights)
+        mean = sum(rate * kwh for rate, kwh in weights) / whole if whole else weights[0][0]
+        varies = any(purpose in e.varying for e in entries)
+        figure = fmt.format_number(mean) if varies else fmt.format_fact(mean)
+        article = "an" if label.kind == "average" else "a"
+        noun = "price" if purpose == "cost" else f"{label.kind} carbon intensity"
+        unit = label.unit if purpose == "cost" else "g CO2e per kWh"
+        verb = "costs" if purpose == "cost" else "corresponds to"
+        total = format_total(_hide_interval(amount), label.money)
+        over = ""
+        if varies:
+            span = format_span(
+                min(e.start_s for e in entries), max(e.start_s + e.job.profile.duration_s for e in entries)
+            )
+            slots = max(len(e.amounts[purpose].slots) for e in entries)
+            power = "flat power" if first.job.planned else "energy spread evenly" if first.job.is_total_only else ""
+            over = f", from {span} ({f'{slots} slots' if slots > 1 else 'one slot'}{f', {power}' if power else ''})"
+        yield f"At {article} {noun} of {figure} {unit} this {verb} {total}; source: {name_label(label)}{over}."
+
+
+def _word_nameplate(entries: Sequence[CostEntry], energy: Quantity) -> str:
+    plates = [e.job.profile.nameplate for e in entries]
+    known = [plate for plate in plates if plate is not None]
+    if len(known) < len(plates):
+        return "Rated power x time is not given: the rated power is unknown."
+    kwh = sum(plate.kwh for plate in known)
+    of = " + ".join(dict.fromkeys(plate.of for plate in known))
+    ratio = Quantity(kwh) / energy if of == "node" and energy.value > 0 else known[0].ratio if len(known) == 1 else None
+    only = "" if of == "node" else f" of the {of.replace('gpu', 'GPUs').replace('cpu', 'CPUs')} alone"
+    times = "" if ratio is None else f", {format_figure(_hide_interval(ratio))} times the energy of the same devices"
+    return f"Rated power x time{only} would be {format_energy(Quantity(kwh))}{times}."
+
+
+def _word_shares(shares: dict[Purpose, Quantity], first: CostEntry) -> Iterator[str]:
+    for purpose, share in shares.items():
+        total = format_total(_hide_interval(share), first.amounts[purpose].label.money)
+        what = "Buying" if purpose == "cost" else "Making"
+        yield f"{what} the nodes adds {total}, by their hours of use over their lifetime."
+
+
+def _find_sci(
+    entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity], shares: dict[Purpose, Quantity]
+) -> tuple[Quantity, str] | None:
+    """Return the SCI and its unit of work, None without carbon or for several workloads."""
     done = [e.job.done for e in entries]
     common = [kind for kind in done[0] if all(kind in one for one in done)]
-    if not common:
+    if "carbon" not in amounts or len({e.job.workload for e in entries}) > 1 or not common:
         return None
     unit = next((kind for kind in common if kind != RUNS), common[0])
-    whole = amount + (share or Quantity(0.0))
-    return Sci(whole * (1 / sum(one[unit] for one in done)), unit, share is not None)
+    whole = amounts["carbon"] + shares.get("carbon", Quantity(0.0))
+    return whole * (1 / sum(one[unit] for one in done)), unit
+
+
+def _word_sci(entries: Sequence[CostEntry], sci: tuple[Quantity, str] | None, shares: dict[Purpose, Quantity]) -> str:
+    if "carbon" not in entries[0].amounts:
+        return ""
+    if sci is None:
+        return "No software carbon intensity (SCI) is given: the runs are of several workloads."
+    made = "with the making of the nodes" if "carbon" in shares else "without the making of the nodes: M is unknown"
+    figure = format_per_unit(_hide_interval(sci[0]), sci[1], "g")
+    return f"The software carbon intensity (SCI, ISO/IEC 21031) is {figure}, {made}."
+
+
+def _list_excluded(entries: Sequence[CostEntry], side: str, shares: dict[Purpose, Quantity]) -> Iterator[str]:
+    if SCOPES[side][1]:
+        yield SCOPES[side][1]
+    if entries[0].site.pue is None:
+        yield "cooling and distribution losses of the facility (no PUE)"
+    if "carbon" in shares:
+        yield "hardware other than the nodes (network, storage, building), and its disposal"
+    else:
+        yield "making and disposal of the hardware"
+    yield "moving of data, storage and network"
+    yield "runs other than those named (development, failed runs, tuning)"
+
+
+def _word_intervals(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity]) -> str:
+    known = all(q.known for q in amounts.values()) and all(e.energy_kwh.known for e in entries)
+    first = "Intervals are expanded uncertainties (k = 2)"
+    if not known:
+        first = "No interval is given: the accuracy of a meter is unknown"
+    words = {"cost": "price", "carbon": "intensity"}
+    unsure = [words[p] for p in amounts if not all(e.amounts[p].is_rate_known for e in entries)]
+    more = f"; the uncertainty of the {' and the '.join(unsure)} is unknown and not included" if unsure else ""
+    return f"{first}{more}."
+
+
+def _hide_interval(q: Quantity) -> Quantity:
+    """Return a quantity without its terms if its accuracy is unknown: a paper has no `± ?`."""
+    return q if q.known else Quantity(q.value)

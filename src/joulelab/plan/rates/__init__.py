@@ -1,1 +1,1 @@
-"""Say what a kWh costs and emits, and when: constants, tables, series, tariffs, services."""
+"""Hold prices and carbon intensities over time: constants, annual means, series, tariffs, Electricity Maps."""

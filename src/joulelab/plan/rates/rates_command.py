@@ -1,11 +1,11 @@
-"""Look at prices and carbon intensities: `joulelab plan rates check | list | table | fetch`."""
+"""Check, fetch and list prices and carbon intensities: `joulelab plan rates check | fetch | list | table`."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,39 +14,17 @@ from joulelab.cli.parameters import format_examples, json_option
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from joulelab.plan.rates.rate import Rate
 
-# What may be said of a file of values on the command line, by the key of a description.
-DESCRIBED = {
-    "kind": "Kind: average, marginal or price.",
-    "unit": "Unit: g/kWh, lb/MWh, EUR/MWh, ct/kWh, ...",
-    "zone": "Zone of the grid.",
-    "covers": "Emissions: direct or lifecycle.",
-    "source": "Where the values come from.",
-    "time_zone": "Time zone of times without offset: Europe/Berlin.",
-    "time_column": "Column of the times.",
-    "value_column": "Column of the values.",
-    "end_column": "Column of the times at which values end.",
-    "u_column": "Column of standard uncertainties.",
-    "step": "How long each value holds: 1h.",
-    "end": "When the last value ends; each holds until the next.",
-    "issued": "When a forecast was made.",
-}
-
-
-def _kept_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--kept", type=click.Path(path_type=Path), default="joulelab-rates", show_default=True, metavar="DIR",
-        help="Folder of series that were fetched.",
-    )(function)  # fmt: skip
-
-
-def _described_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for key, text in reversed(DESCRIBED.items()):
-        function = click.option(f"--{key.replace('_', '-')}", key, metavar="TEXT", help=text)(function)
-    return function
+FORMS = (
+    ("380, 0.4kg/kWh", "a carbon intensity in g/kWh, or in its unit"),
+    ("0.32EUR, 85EUR/MWh", "a price; currencies are never converted"),
+    ("table:DE, table:DE:2024", "the mean of a year; all zones: joulelab site --list"),
+    ("table:mine.toml:DE", "the same from your copy: joulelab plan rates table > mine.toml"),
+    ("grid.csv", "a series over time with `# unit:` and `# kind:` lines"),
+    ("tariff.toml", "prices by days, hours and months"),
+    ("em:DE, em:DE:direct", "Electricity Maps, with your key; keep it: plan rates fetch"),
+)
 
 
 @click.group("rates", epilog=format_examples("joulelab plan rates list", "joulelab plan rates check prices.csv"))
@@ -55,91 +33,76 @@ def command() -> None:
 
 
 @command.command(
-    "check",
-    epilog=format_examples(
-        "joulelab plan rates check prices.csv",
-        "joulelab plan rates check caiso.csv --kind marginal --unit lb/MWh --save",
-    ),
+    "check", epilog=format_examples("joulelab plan rates check prices.csv", "joulelab plan rates check table:DE")
 )
 @click.argument("spec", metavar="FILE|SPEC")
-@_described_options
-@click.option("--save", is_flag=True, help="Save these options in a TOML file beside the values.")
-@_kept_option
 @json_option
-def check(spec: str, save: bool, kept: Path, as_json: bool, **said: str | None) -> None:
-    """Check a price or carbon intensity: kind, period, gaps.
+def check(spec: str, as_json: bool) -> None:
+    """Describe a rate: kind, unit, values, span, gaps.
 
-    SPEC is written as in other plans: 380, 0.32EUR, table:DE, FILE.csv, tariff.toml, kept:NAME, em:DE.
+    SPEC is written as in all plans: 380, 0.32EUR, table:DE, FILE.csv, TARIFF.toml, em:DE.
     """
-    from joulelab.plan.rates.look import look_at
+    from joulelab.plan.rates.find_rate import find_rate
 
-    given = {key: value for key, value in said.items() if value is not None}
-    rate = _described(spec, given, save=save) if given or save else _found(spec, kept)
-    look = look_at(rate)
-    if as_json:
-        print_json({"spec": spec} | look.to_json())
-        return
-    from joulelab.cli.output import print_blocks
-    from joulelab.plan.rates.rates_output import lay_out_look
-
-    print_blocks(lay_out_look(look, spec))
+    _print_rate(find_rate(spec), spec, as_json)
 
 
-def _found(spec: str, kept: Path) -> Rate:
-    from joulelab.plan.rates.find import rate_of
+@command.command(
+    "fetch",
+    epilog=format_examples(
+        "joulelab plan rates fetch em:DE --forecast --to de.csv",
+        "joulelab plan rates fetch em:DE --since 2026-11-01 --until 2026-11-08 --to de.csv",
+    ),
+)
+@click.argument("spec", metavar="em:ZONE")
+@click.option("--to", "file", type=click.Path(path_type=Path), required=True, metavar="FILE", help="CSV file to write.")
+@click.option("--since", metavar="TIME", help="From: 2026-11-01 or 2026-11-01T06:00Z (UTC).  [default: a day ago]")
+@click.option("--until", metavar="TIME", help="To.  [default: now; of a forecast: three days ahead]")
+@click.option("--forecast", is_flag=True, help="The newest forecast instead of actual values.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@json_option
+def fetch(
+    spec: str, file: Path, since: str | None, until: str | None, forecast: bool, force: bool, as_json: bool
+) -> None:
+    """Fetch carbon intensities from Electricity Maps into a CSV file.
 
-    return rate_of(spec, kept=kept)
+    All plans read the file. The key is taken from ELECTRICITY_MAPS_TOKEN, or from the file that
+    ELECTRICITY_MAPS_TOKEN_FILE names; never from the command line.
+    """
+    from joulelab.cli.output import show_progress, write_file
+    from joulelab.plan.rates.electricity_maps import TITLE, WORD, fetch_intensity, find_access, make_label
+    from joulelab.plan.rates.find_rate import find_rate
+    from joulelab.plan.rates.series import write_series
 
-
-def _described(spec: str, given: Mapping[str, str], *, save: bool) -> Rate:
-    """Read a file by what the options say of it, and keep that beside it where it is asked for. Raises ConfigError."""
-    from joulelab.plan.rates.description import described_by, read_side, side_text
-    from joulelab.plan.rates.series_file import read_series
-
-    path, told = Path(spec), described_by(given)
-    if path.suffix.lower() == ".toml" or not path.is_file():
-        why = None if path.exists() else "there is no such file"
-        raise ConfigError("options describe a file of values", where=spec, why=why, next="name a CSV or JSON file")
-    if not given:
-        raise ConfigError("there is nothing to save", next="say what the values are: --kind average --unit g/kWh")
-    side = path.with_suffix(".toml")
-    if side.is_file():
-        told = read_side(side, path).with_others(told, str(side))
-    rate = read_series(path, told=told)
-    if save:
-        _write_new(side, side_text(path.name, given))
-        print_notice(f"wrote {side}")
-    return rate
-
-
-def _write_new(side: Path, text: str) -> None:
-    try:
-        with side.open("x", encoding="utf-8") as opened:
-            opened.write(text)
-    except FileExistsError:
-        raise ConfigError("it is not written over", where=str(side), next="edit it, or move it away") from None
-    except OSError as error:
-        raise ConfigError("it cannot be written", where=str(side), why=error.strerror) from None
+    word, _, rest = spec.partition(":")
+    if word != WORD:
+        find_rate(spec)  # says what is wrong with a removed service
+        raise ConfigError(f"{spec!r} is not a service", next="write em:ZONE; other services: name a CSV file")
+    zone, _, covers = rest.partition(":")
+    label, times = make_label(zone, covers), (_read_time(since), _read_time(until))
+    if file.exists() and not force:
+        raise ConfigError("the file exists", where=str(file), next="name another, or add --force")
+    with show_progress(f"asking {TITLE}"):
+        found = fetch_intensity(label, find_access(os.environ), *times, forecast=forecast)
+    write_file(file, write_series(found).encode(), what="series", option="--to")
+    print_notice(f"wrote {file}")
+    _print_rate(found, str(file), as_json)
 
 
 @command.command("list", epilog=format_examples("joulelab plan rates list"))
-@_kept_option
 @json_option
-def list_rates(kept: Path, as_json: bool) -> None:
-    """List known rates: annual table, services, fetched series."""
-    from joulelab.plan.rates.annual import read_annual
-    from joulelab.plan.rates.kept import list_kept
-    from joulelab.plan.rates.look import services_here
-
-    annual, found, services = read_annual(), list_kept(kept), services_here(os.environ)
+def list_rates(as_json: bool) -> None:
+    """List the ways to write a rate."""
     if as_json:
-        rows = [row.to_json() for row in annual.rows]
-        print_json({"table": rows, "services": services, "kept": [one.to_json() for one in found]})
+        from joulelab.site.intensity import load_intensity_table
+
+        rows = [row.to_json() for row in load_intensity_table().search_rows()]
+        print_json({"forms": [{"spec": spec, "meaning": meaning} for spec, meaning in FORMS], "table": rows})
         return
     from joulelab.cli.output import print_blocks
-    from joulelab.plan.rates.rates_output import lay_out_rates
+    from joulelab.report.tables import make_table
 
-    print_blocks(lay_out_rates(annual.rows, services, found))
+    print_blocks([make_table(("written as", "meaning"), FORMS, left=(0, 1))])
 
 
 @command.command("table", epilog=format_examples("joulelab plan rates table > mine.toml"))
@@ -150,62 +113,32 @@ def table(file: Path | None, as_json: bool) -> None:
 
     Use an edited copy as table:mine.toml:DE.
     """
-    from joulelab.plan.rates.annual import own_table, read_annual
+    from joulelab.site.intensity import load_intensity_table, read_own_text
 
     if as_json:
-        print_json([row.to_json() for row in read_annual(file).rows])
+        print_json([row.to_json() for row in load_intensity_table(file).search_rows()])
     elif file is None:
-        sys.stdout.write(own_table())
+        sys.stdout.write(read_own_text())
     else:
-        from joulelab.cli.output import print_blocks
-        from joulelab.plan.rates.rates_output import make_annual_table
-
-        print_blocks([make_annual_table(read_annual(file).rows)])
+        click.echo(f"{file} has {len(load_intensity_table(file).rows)} rows; use it as table:{file}:ZONE")
 
 
-@command.command(
-    "fetch",
-    epilog=format_examples(
-        "joulelab plan rates fetch em:DE --forecast",
-        "joulelab plan rates fetch em:DE --since 2026-11-01 --until 2026-11-08",
-    ),
-)
-@click.argument("service", metavar="SERVICE[:ZONE]")
-@click.option("--since", metavar="TIME", help="From: 2026-11-01 or 2026-11-01T06:00Z (UTC).  [default: a day ago]")
-@click.option("--until", metavar="TIME", help="To.  [default: now; of a forecast: three days ahead]")
-@click.option("--forecast", is_flag=True, help="The newest forecast instead of actual values.")
-@_kept_option
-@json_option
-def fetch(service: str, since: str | None, until: str | None, forecast: bool, kept: Path, as_json: bool) -> None:
-    """Fetch a series from a service, for use without a network.
+def _print_rate(rate: Rate, spec: str, as_json: bool) -> None:
+    from joulelab.plan.rates.rates_output import describe_rate, lay_out_rate
 
-    Keys are taken from the environment, files or a keyring, never from the command line: see docs/how-to/plan-rates.md.
-    """
-    from joulelab.cli.output import show_progress
-    from joulelab.plan.rates import services
-    from joulelab.plan.rates.look import look_at
-
-    word, zone, covers = [*service.split(":"), "", ""][:3]
-    with show_progress(f"asking {services.about(word).title}"):
-        found = services.fetch(
-            word, zone, _time(since), _time(until), forecast=forecast, covers=covers, folder=kept, warn=print_notice
-        )
-    look = look_at(found)
     if as_json:
-        print_json({"spec": found.label.name} | look.to_json())
+        print_json({"spec": spec} | describe_rate(rate))
         return
     from joulelab.cli.output import print_blocks
-    from joulelab.plan.rates.rates_output import lay_out_look
 
-    print_blocks(lay_out_look(look, found.label.name))
+    print_blocks(lay_out_rate(rate))
 
 
-def _time(text: str | None) -> float | None:
-    """Return a time in s since 1970; one without offset is in UTC."""
-    from joulelab.plan.rates.description import moment
-    from joulelab.plan.rates.zones import utc_of, zone_of
+def _read_time(text: str | None) -> float | None:
+    """Return a time in s since 1970; without an offset it is in UTC."""
+    from joulelab.plan.rates.time_zones import convert_to_utc, find_time_zone, read_moment
 
     try:
-        return None if text is None else utc_of(moment(text), zone_of("UTC"))
+        return None if text is None else convert_to_utc(read_moment(text), find_time_zone("UTC"))
     except JoulelabError as error:
         raise click.UsageError(str(error)) from None

@@ -1,128 +1,116 @@
-"""Print prices and carbon intensities: what a rate is and holds, which ones there are, and what was fetched."""
+"""Describe a rate for `joulelab plan rates check`: as text, and as data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.plan.rates.steps import shown
+import numpy as np
+
+from joulelab.analysis.study_cells import Note
+from joulelab.plan.plan_output import lay_out_answer
+from joulelab.plan.rates.rate import Constant, Steps, format_span, format_time
+from joulelab.plan.rates.tariff import Tariff
 from joulelab.report import format as fmt
-from joulelab.report.tables import Table, make_table
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
+from joulelab.report.tables import make_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from joulelab.plan.rates.rate import Label, Rate
+    from joulelab.report.tables import Table
+    from joulelab.report.terminal import TextBlock
 
-    from joulelab.plan.rates.annual import Row
-    from joulelab.plan.rates.kept import Kept
-    from joulelab.plan.rates.look import Look
-    from joulelab.plan.rates.rate import Label
-
-WIDTH = 11
-MOST_GAPS = 12  # gaps that are listed; JSON has all of them
-KINDS = {
-    "average": "average: of all generation; what one kWh more causes may differ",
-    "marginal": "marginal: what one kWh more causes; not to be added to averages",
-    "price": "price",
+MOST_GAPS = 8  # in the table; JSON has all
+NOUNS = {
+    "average": "an average carbon intensity (of all generation)",
+    "marginal": "a marginal carbon intensity (of one kWh more)",
+    "price": "a price",
 }
-ALL_WRONG = "? (nobody states it: it is in no interval)"
 
 
-def lay_out_look(look: Look, spec: str) -> list[TextBlock]:
-    """Return everything that is said of a rate, for a terminal."""
-    title = f"{fmt.shorten_middle(look.label.name, 60)}: {look.form}, {look.label.unit}"
-    blocks: list[TextBlock] = [BLANK_LINE, TextLine(title, "bold")]
-    if look.rules:
-        rows = [(fmt.shorten_middle(name, 20), f"{price:.6g}", hours) for name, price, hours in look.rules]
-        blocks += [BLANK_LINE, make_table(("rule", look.label.unit, "when"), rows, left=(0, 2))]
-    facts = [*_label_facts(look.label), *_value_facts(look), *_warnings(look, spec)]
-    return [*blocks, BLANK_LINE, list_facts(facts, styles=STATUS_STYLES, label_width=WIDTH)]
+def describe_rate(rate: Rate) -> dict[str, Any]:
+    """Return a rate as plain data: form, label, lowest, mean and highest value, span (s since 1970), gaps, rules."""
+    data: dict[str, Any] = {"form": "service", "unit": rate.label.unit, "label": rate.label.to_json()}
+    data |= dict.fromkeys(("low", "mean", "high", "since_utc_s", "until_utc_s", "demand", "fee"))
+    data |= {"count": 0, "negative_s": 0.0, "gaps": [], "rules": []}
+    if isinstance(rate, Constant):
+        return data | {"form": "constant", "low": rate.value, "mean": rate.value, "high": rate.value}
+    if isinstance(rate, Tariff):
+        rules = [{"name": r.name, "price": r.price, "hours": r.format_hours()} for r in rate.rules]
+        if rate.base is not None:
+            name, hours = ("otherwise", "all other hours") if rules else ("flat", "at all times")
+            rules.append({"name": name, "price": rate.base, "hours": hours})
+        prices = [rule["price"] for rule in rules]
+        limits = {"since_utc_s": rate.since_s, "until_utc_s": rate.until_s}
+        data |= {key: value for key, value in limits.items() if np.isfinite(value)}
+        data |= {} if rate.demand is None else {"demand": {"amount": rate.demand.price_per_kw, "per": rate.demand.per}}
+        data |= {} if rate.fee is None else {"fee": {"amount": rate.fee.price, "per": rate.fee.per}}
+        return data | {"form": "tariff", "low": min(prices), "high": max(prices), "rules": rules}
+    if isinstance(rate, Steps):
+        known = ~np.isnan(rate.values)
+        values, lengths = rate.values[known], np.diff(np.append(rate.start_s, rate.end_s))[known]
+        if values.size:
+            mean = float(np.average(values, weights=lengths))
+            data |= {"low": float(values.min()), "mean": mean, "high": float(values.max())}
+        gaps = [{"since_utc_s": a, "until_utc_s": b} for a, b in rate.gaps()]
+        data |= {"form": "series", "count": int(values.size), "negative_s": float(lengths[values < 0].sum())}
+        return data | {"since_utc_s": rate.since_s, "until_utc_s": rate.end_s, "gaps": gaps}
+    return data
 
 
-def _label_facts(label: Label) -> Iterable[tuple[str, str]]:
-    yield "kind", KINDS[label.kind]
-    if label.kind != "price":
-        yield "covers", {"": "? (nobody says)", "direct": "direct emissions", "lifecycle": "lifecycle"}[label.covers]
-    yield from ((name, text) for name, text in (("zone", label.zone), ("source", label.source)) if text)
-    if label.licence:
-        yield "licence", label.licence
-    if label.issued_utc_s is not None:
-        yield "forecast", f"made {shown(label.issued_utc_s)}"
-    if label.time_zone != "UTC":
-        yield "time zone", label.time_zone
-    unknown = "-" if label.kind == "price" else ALL_WRONG
-    yield (
-        "uncertainty",
-        unknown if label.u_rel is None else f"± {fmt.format_percent(2 * label.u_rel, signed=False)} (k = 2)",
-    )
+def lay_out_rate(rate: Rate) -> list[TextBlock]:
+    """Return the description of a rate for a terminal."""
+    data = describe_rate(rate)
+    label = rate.label
+    noun = "a forecast of " if label.issued_utc_s is not None else ""
+    sentence = f"{fmt.shorten_middle(label.name, 60)} is {noun}{NOUNS[label.kind]}: {_word_values(data, label)}."
+    return lay_out_answer([sentence], [_make_table(data, label)], _list_notes(data, label), is_explained=True)
 
 
-def _value_facts(look: Look) -> Iterable[tuple[str, str]]:
-    unit = look.label.unit
-    if look.form == "constant" and look.mean is not None:
-        yield "value", f"{look.mean:.6g} {unit}, at all times"
-    elif look.low is not None and look.high is not None:
-        mean = "" if look.mean is None else f", mean {fmt.format_number(look.mean)}"
-        yield "values", f"{fmt.format_number(look.low)} to {fmt.format_number(look.high)}{mean} {unit}"
-    if look.since_s is not None or look.until_s is not None:
-        since = "any time" if look.since_s is None else shown(look.since_s)
-        yield "known", f"{since} to {'any time' if look.until_s is None else shown(look.until_s)}"
-    if look.label.resolution_s and look.count:
-        yield "steps", f"{fmt.format_amount(look.count)} of {fmt.format_duration(look.label.resolution_s)}"
+def _word_values(data: dict[str, Any], label: Label) -> str:
+    if data["form"] == "service":
+        return "asked when it is needed"
+    if data["low"] is None:
+        return "without any value"
+    if data["low"] == data["high"]:
+        return f"{data['low']:.6g} {label.unit} at all times"
+    mean = "" if data["mean"] is None else f", mean {fmt.format_number(data['mean'])}"
+    return f"{fmt.format_number(data['low'])} to {fmt.format_number(data['high'])} {label.unit}{mean}"
 
 
-def _warnings(look: Look, spec: str) -> Iterable[tuple[str, str]]:
-    for note in look.label.notes:
-        yield "note", note
-    if look.negative_s:
-        yield "note", f"below 0 for {fmt.format_duration(look.negative_s)}: who uses energy then is paid for it"
-    if not look.gaps:
-        return
-    unknown = fmt.format_duration(look.unknown_s)
-    text = f"not known for {unknown} in {len(look.gaps)} gaps; a plan that needs them is refused"
-    listed = [f"{shown(a)} to {shown(b)}" for a, b in look.gaps[:MOST_GAPS]]
-    rest = len(look.gaps) - len(listed)
-    more = [f"and {rest} more", f"-> joulelab plan rates check {spec} --json"] if rest else []
-    yield "warning", "\n".join([text, *listed, *more])
+def _make_table(data: dict[str, Any], label: Label) -> Table:
+    if data["rules"]:
+        rows = [(fmt.shorten_middle(r["name"], 20), f"{r['price']:.6g}", r["hours"]) for r in data["rules"]]
+        return make_table(("rule", label.unit, "when"), rows, left=(0, 2))
+    since, until = data["since_utc_s"], data["until_utc_s"]
+    step = "" if not label.resolution_s else f", steps of {fmt.format_duration(label.resolution_s)}"
+    issued = "" if label.issued_utc_s is None else format_time(label.issued_utc_s)
+    u = "" if label.u_rel is None else f"± {fmt.format_percent(2 * label.u_rel, signed=False)} (k = 2)"
+    facts = {
+        "covers": label.covers and f"{label.covers} emissions", "zone": label.zone, "source": label.source,
+        "licence": label.licence, "span": "" if since is None else f"{format_span(since, until)}{step}",
+        "issued": issued, "time zone": "" if label.time_zone == "UTC" else label.time_zone, "uncertainty": u,
+    }  # fmt: skip
+    gaps = [("gap", format_span(gap["since_utc_s"], gap["until_utc_s"])) for gap in data["gaps"][:MOST_GAPS]]
+    if len(data["gaps"]) > MOST_GAPS:
+        gaps.append(("", f"and {len(data['gaps']) - MOST_GAPS} more gaps: --json lists all"))
+    return make_table(("", ""), [*((name, text) for name, text in facts.items() if text), *gaps], left=(0, 1))
 
 
-def make_annual_table(rows: Sequence[Row]) -> Table:
-    """Return the zones of an annual table."""
-    ordered = sorted(rows, key=lambda r: (r.zone, r.year, r.covers))
-    cells = [(r.zone, str(r.year), f"{r.g_per_kwh:.6g}", r.covers, fmt.shorten_end(r.source, 40)) for r in ordered]
-    return make_table(("table:ZONE", "year", "g/kWh", "covers", "source"), cells, left=(0, 3, 4))
-
-
-def _make_kept_table(kept: Sequence[Kept]) -> Table:
-    rows = []
-    for one in kept:
-        if one.problem or one.label is None:
-            rows.append((one.name, "-", fmt.shorten_end(one.problem, 24), "-", "-"))
-            continue
-        length = fmt.format_duration(one.until_s - one.since_s)
-        gaps = fmt.format_duration(one.unknown_s) if one.unknown_s else "-"
-        rows.append((one.name, one.label.kind, shown(one.since_s)[:16], length, gaps))
-    return make_table(("kept:NAME", "kind", "from", "length", "gaps"), rows, left=(0, 1, 2))
-
-
-def _make_service_table(services: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the services, and whether their keys are there."""
-    rows = []
-    for one in services:
-        key = "missing" if one["problem"] else "there"
-        rows.append((f"{one['service']}:ZONE", fmt.shorten_end(one["title"], 30), one["kind"], key))
-    return make_table(("service", "what", "kind", "key"), rows, left=(0, 1, 2, 3))
-
-
-def lay_out_rates(rows: Sequence[Row], services: Sequence[Mapping[str, Any]], kept: Sequence[Kept]) -> list[TextBlock]:
-    """Return all rates that have names, for a terminal."""
-    nothing = [("kept", "nothing yet\n-> joulelab plan rates fetch em:DE --forecast")]
-    more = "figures (380, 0.32EUR), files (prices.csv) and tariffs (tariff.toml) are rates too"
-    return [
-        BLANK_LINE,
-        make_annual_table(rows),
-        BLANK_LINE,
-        _make_service_table(services),
-        BLANK_LINE,
-        _make_kept_table(kept) if kept else list_facts(nothing, label_width=WIDTH),
-        list_facts([("note", more)], styles=STATUS_STYLES, label_width=WIDTH),
-    ]
+def _list_notes(data: dict[str, Any], label: Label) -> list[Note]:
+    notes = []
+    if data["gaps"]:
+        unknown_s = sum(gap["until_utc_s"] - gap["since_utc_s"] for gap in data["gaps"])
+        notes.append(Note("rates.gaps", {"gaps": len(data["gaps"]), "unknown_s": unknown_s}))
+    if data["negative_s"]:
+        notes.append(Note("rates.negative", {"negative_s": data["negative_s"]}))
+    if data["form"] == "service":
+        notes.append(Note("rates.not-asked", texts={"name": label.name}))
+    if data["form"] == "constant" and label.zone:
+        notes.append(Note("rates.annual"))
+    if label.kind != "price" and label.u_rel is None:
+        notes.append(Note("rates.no-uncertainty"))
+    amounts = {key: f"{data[key]['amount']:g} {label.money}" for key in ("demand", "fee") if data[key]}
+    which = {"demand": " per kW of the highest power", "fee": ""}
+    charges = [f"{amount}{which[key]} per {data[key]['per']}" for key, amount in amounts.items()]
+    if charges:
+        notes.append(Note("rates.charges", texts={"charges": tuple(charges)}))
+    return [*notes, *(Note("rates.remark", texts={"remark": note}) for note in label.notes)]

@@ -1,133 +1,211 @@
-"""Hold what a supplier asks: one price, or prices by weekday, hour and month in a time zone, daylight saving right."""
+"""Read a tariff (TOML): one price, or prices by weekday, hour and month in a time zone, with daylight saving."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+import datetime as dt
+import re
+from dataclasses import MISSING, dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.plan.rates.rate import check_size
-from joulelab.plan.rates.steps import Steps, check_edges, shown
-from joulelab.plan.rates.zones import offsets, zone_of
+from joulelab.core.toml_reading import Mistakes, declare_key, read_table, read_texts
+from joulelab.plan.rates.rate import CARBON, Label, Steps, check_edges, check_size, format_span, format_time, read_unit
+from joulelab.plan.rates.time_zones import convert_to_utc, find_time_zone, list_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from joulelab.analysis.readings import Floats
-    from joulelab.plan.rates.rate import Label
-
-    Hours = NDArray[np.bool_]
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 MINUTES = 24 * 60
-MOST_NAMED = 3  # stretches of hours that a message names
 FIRST_WEEKDAY = 3  # 1970-01-01 was a Thursday
 DAY_S = 86400
+HOURS = re.compile(r"(\d{1,2}):(\d\d)\s*-\s*(\d{1,2}):(\d\d)")
+PER_ADVICE = 'write price_per_kw = 12.5 and per = "month" or "year"'
 
-Per = Literal["month", "year"]
+
+def _read_members(value: Any, names: Sequence[str], noun: str) -> tuple[int, ...]:
+    """Read `mon-fri`, `sat,sun` or a list of them; a range may pass the end: `nov-mar`."""
+    found: set[int] = set()
+    for part in ",".join(read_texts(value)).split(","):
+        first, dash, last = (word.strip().lower()[:3] for word in part.partition("-"))
+        if first not in names or (dash and last not in names):
+            raise ConfigError(
+                f"{part.strip()!r} is not one of the {noun}", next=f"write {names[0]}-{names[4]},{names[6]}"
+            )
+        a = names.index(first)
+        b = names.index(last) if dash else a
+        found |= {k % len(names) for k in range(a, (b if b >= a else b + len(names)) + 1)}
+    return tuple(sorted(found))
+
+
+def _read_hours(value: Any) -> tuple[tuple[int, int], ...]:
+    """Read `08:00-20:00` or a list of such; hours past midnight are both ends of each day that is named."""
+    spans: list[tuple[int, int]] = []
+    for part in ",".join(read_texts(value)).split(","):
+        match = HOURS.fullmatch(part.strip())
+        numbers = [int(one) for one in match.groups()] if match else [99] * 4
+        a, b = numbers[0] * 60 + numbers[1], numbers[2] * 60 + numbers[3]
+        if max(numbers[1], numbers[3]) > 59 or a >= MINUTES or b > MINUTES or a == b:
+            raise ConfigError(f"{part.strip()!r} are not hours", next="write them as 08:00-20:00; a day ends at 24:00")
+        spans += [(a, b)] if a < b else [span for span in ((a, MINUTES), (0, b)) if span[0] < span[1]]
+    return tuple(spans)
+
+
+def _read_date(value: Any) -> dt.datetime:
+    """Read a date or a time of TOML; a date is its first moment."""
+    if isinstance(value, dt.datetime):
+        return value
+    if isinstance(value, dt.date):
+        return dt.datetime.combine(value, dt.time())
+    raise ValueError
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Hold a price per kWh for some months (0-11), weekdays (0 is Monday) and spans of minutes of the day."""
+class TariffRule:
+    """Hold a price per kWh for some months (0-11), weekdays (0 is Monday) and minutes of the day."""
 
-    name: str
-    price: float
-    months: tuple[int, ...] = tuple(range(12))
-    days: tuple[int, ...] = tuple(range(7))
-    spans: tuple[tuple[int, int], ...] = ((0, MINUTES),)
+    price: float = declare_key(MISSING, "price of a kWh, in the unit of the tariff")
+    name: str = declare_key("rule", "name of the rule")
+    months: tuple[int, ...] = declare_key(
+        tuple(range(12)), "months", read=partial(_read_members, names=MONTHS, noun="months"), advice="write nov-mar"
+    )
+    days: tuple[int, ...] = declare_key(
+        tuple(range(7)), "weekdays", read=partial(_read_members, names=DAYS, noun="days"), advice="write mon-fri"
+    )
+    hours: tuple[tuple[int, int], ...] = declare_key(
+        ((0, MINUTES),), "hours", read=_read_hours, advice="write 08:00-20:00"
+    )
 
-    def hours(self) -> Hours:
-        """Return for which months, weekdays and minutes it holds."""
+    def mark_hours(self) -> NDArray[np.bool_]:
+        """Return an array of month, weekday and minute that is true where the rule holds."""
         minutes = np.zeros(MINUTES, dtype=bool)
-        for since, until in self.spans:
+        for since, until in self.hours:
             minutes[since:until] = True
         held = np.zeros((12, 7, MINUTES), dtype=bool)
         held[np.ix_(self.months, self.days)] = minutes
         return held
 
+    def format_hours(self) -> str:
+        """Return days, hours and months: `mon-fri 08:00-20:00 in nov-dec,jan-feb`."""
+        spans = sorted(self.hours)
+        hours = ", ".join(f"{_format_minute(a)}-{_format_minute(b)}" for a, b in spans)
+        days = "daily" if len(self.days) == 7 else _join_members(self.days, DAYS)
+        return f"{days} {hours}" + ("" if len(self.months) == 12 else f" in {_join_members(self.months, MONTHS)}")
+
 
 @dataclass(frozen=True, slots=True)
-class Charge:
-    """Hold money that does not depend on the energy: per kW of the highest power, or at all; per month or year."""
+class DemandCharge:
+    """Hold money per kW of the highest power."""
 
-    amount: float
-    per: Per
+    price_per_kw: float = declare_key(MISSING, "money per kW of the highest power", above=0, advice=PER_ADVICE)
+    per: Literal["month", "year"] = declare_key(MISSING, "month or year")
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"amount": self.amount, "per": self.per}
+
+@dataclass(frozen=True, slots=True)
+class Fee:
+    """Hold money that does not depend on the energy."""
+
+    price: float = declare_key(MISSING, "money, whatever is used", above=0)
+    per: Literal["month", "year"] = declare_key(MISSING, "month or year")
+
+
+@dataclass(frozen=True, slots=True)
+class TariffFile:
+    """Hold the keys of a tariff file."""
+
+    unit: str = declare_key(MISSING, "unit of the prices: EUR/kWh, ct/kWh", advice='write it as unit = "EUR/kWh"')
+    title: str = declare_key("", "name of the tariff")
+    price: float | None = declare_key(None, "price where no rule holds")
+    time_zone: str = declare_key("", "clock of the rules: Europe/Berlin")
+    zone: str = declare_key("", "zone of the grid")
+    source: str = declare_key("", "origin of the prices")
+    since: dt.datetime | None = declare_key(
+        None, "first day", read=_read_date, advice="write a date without quotes: since = 2026-01-01"
+    )
+    until: dt.datetime | None = declare_key(
+        None, "first day after the last", read=_read_date, advice="write a date without quotes: until = 2027-01-01"
+    )
+    rules: tuple[TariffRule, ...] = declare_key((), "prices by days, hours and months")
+    demand: DemandCharge | None = declare_key(None, "charge per kW")
+    fee: Fee | None = declare_key(None, "fixed charge")
 
 
 @dataclass(frozen=True)
 class Tariff:
-    """Give the price of a kWh by the clock on the wall.
+    """Give the price of a kWh by the clock of a time zone.
 
-    `base` is the price where no rule holds, None where the rules must cover all hours. `demand` is asked per kW of the
-    highest power and `fee` anyhow: both are apart from the price of a kWh. `since_s` and `until_s` (s since 1970) are
-    when it begins and ends to hold. Raises ConfigError for rules that overlap or leave hours out; it names them.
+    `base` is the price where no rule holds, None if the rules must cover all hours. Demand charge and fee are not part
+    of the price of a kWh. It is valid from `since_s` to `until_s` (s since 1970). Raises ConfigError for rules that
+    overlap or leave hours out.
     """
 
     label: Label
     base: float | None = None
-    rules: tuple[Rule, ...] = ()
-    demand: Charge | None = None
-    fee: Charge | None = None
+    rules: tuple[TariffRule, ...] = ()
+    demand: DemandCharge | None = None
+    fee: Fee | None = None
     since_s: float = -np.inf
     until_s: float = np.inf
 
     def __post_init__(self) -> None:
-        asked = [self.base or 0.0, *(rule.price for rule in self.rules)]
-        check_size([*asked, *(charge.amount for charge in (self.demand, self.fee) if charge)], self.label)
-        covered: Hours = np.zeros((12, 7, MINUTES), dtype=bool)
+        charges = [self.demand.price_per_kw if self.demand else 0.0, self.fee.price if self.fee else 0.0]
+        check_size([self.base or 0.0, *(rule.price for rule in self.rules), *charges], self.label)
+        covered: NDArray[np.bool_] = np.zeros((12, 7, MINUTES), dtype=bool)
         for k, rule in enumerate(self.rules):
-            held = rule.hours()
-            if (held & covered).any():
-                other = next(o for o in self.rules[:k] if (o.hours() & held).any())
-                both = described(other.hours() & held)
-                what = f"{other.name!r} and {rule.name!r} overlap: {both}"
-                raise ConfigError(what, next="let one price hold at a time")
+            held = rule.mark_hours()
+            for other in self.rules[:k] if (held & covered).any() else ():
+                both = other.mark_hours() & held
+                if both.any():
+                    what = f"{other.name!r} and {rule.name!r} overlap: {_name_first_minute(both)}"
+                    raise ConfigError(what, next="let one rule hold at a time")
             covered |= held
         if self.base is None and not covered.all():
-            what = f"no price is given for {described(~covered)}"
+            what = f"no rule has a price for {_name_first_minute(~covered)}"
             raise ConfigError(what, next="add a rule, or `price` for all other hours")
+
+    @property
+    def is_flat(self) -> bool:
+        """Return whether the price is the same at all times."""
+        return not self.rules
 
     @cached_property
     def _prices(self) -> Floats:
-        """Return the price for each month, weekday and minute."""
         prices = np.full((12, 7, MINUTES), np.nan if self.base is None else self.base)
         for rule in self.rules:
-            prices[rule.hours()] = rule.price
+            prices[rule.mark_hours()] = rule.price
         return prices
 
-    def steps(self, since_s: float, until_s: float) -> Steps:
-        """Return the prices between two times as a series in UTC. Raises ConfigError where it does not hold then."""
+    def lay_out(self, since_s: float, until_s: float) -> Steps:
+        """Return the prices between two times as a series in UTC. Raises ConfigError if it is not valid then."""
         if since_s < self.since_s or until_s > self.until_s:
-            held = f"{_bound(self.since_s, 'ever')} to {_bound(self.until_s, 'on')}"
-            what = f"{self.label.name} holds from {held} only"
-            why = f"asked for {shown(since_s)} to {shown(until_s)}"
+            first = format_time(self.since_s) if np.isfinite(self.since_s) else "any time"
+            last = format_time(self.until_s) if np.isfinite(self.until_s) else "any time"
+            what, why = f"{self.label.name} is valid from {first} to {last}", f"needed: {format_span(since_s, until_s)}"
             raise ConfigError(what, why=why, next="give the tariff of that time")
         starts: list[Floats] = []
         values: list[Floats] = []
-        zone = zone_of(self.label.time_zone)
-        begun = offsets(since_s, until_s, zone)
-        for (start, ahead), end in zip(begun, [*(b for b, _ in begun[1:]), until_s], strict=True):
+        offsets = list_offsets(since_s, until_s, find_time_zone(self.label.time_zone))
+        for (start, ahead), (end, _) in pairwise([*offsets, (until_s, 0.0)]):
             if end > start:
-                times, prices = self._laid_out(start + ahead, end + ahead)
+                times, prices = self._lay_out_local(start + ahead, end + ahead)
                 starts.append(times - ahead)
                 values.append(prices)
         times, prices = np.concatenate(starts), np.concatenate(values)
         new = np.append(True, prices[1:] != prices[:-1])
         return Steps(self.label, times[new], prices[new], until_s)
 
-    def _laid_out(self, since_s: float, until_s: float) -> tuple[Floats, Floats]:
-        """Return when each price begins between two times, all of them by the clock on the wall, as if it were UTC."""
+    def _lay_out_local(self, since_s: float, until_s: float) -> tuple[Floats, Floats]:
+        """Return the times at which prices begin, and the prices, between two times of the wall clock."""
         breaks = np.append(0, np.flatnonzero((np.diff(self._prices, axis=2) != 0).any(axis=(0, 1))) + 1)
         days = np.arange(since_s // DAY_S, until_s // DAY_S + 1, dtype=np.int64)
         times = (days[:, None] * DAY_S + breaks[None, :] * 60).ravel().astype(float)
@@ -139,56 +217,69 @@ class Tariff:
 
     def changes(self, since_s: float, until_s: float) -> Floats:
         """Return the times (s since 1970) strictly between two at which the price changes. Raises ConfigError."""
-        if until_s <= since_s:
-            return np.empty(0)
-        return self.steps(since_s, until_s).changes(since_s, until_s)
+        return self.lay_out(since_s, until_s).changes(since_s, until_s) if until_s > since_s else np.empty(0)
 
     def means(self, edges_s: Floats) -> Floats:
-        """Return the mean price between each two of ascending times. Raises ConfigError where it does not hold."""
+        """Return the mean price between each two of ascending times. Raises ConfigError if it is not valid then."""
         edges = check_edges(edges_s)
         if edges.size < 2:
             return np.empty(0)
-        # A moment has a price too, so the series has to have a length.
-        return self.steps(float(edges[0]), max(float(edges[-1]), float(edges[0]) + 1.0)).means(edges)
+        # A moment has a price too, so the series needs a length.
+        return self.lay_out(float(edges[0]), max(float(edges[-1]), float(edges[0]) + 1.0)).means(edges)
 
 
-def described(hours: Hours) -> str:
-    """Return months, weekdays and minutes in words: `mon-fri 06:00-07:00 in nov-mar`."""
-    groups: dict[tuple[int, int], Hours] = {}
-    for month, day in np.argwhere(hours.any(axis=2)):
-        for span in _runs(hours[month, day]):
-            groups.setdefault(span, np.zeros((12, 7), dtype=bool))[month, day] = True
-    texts = [f"{_where(held)[0]} {clock(a)}-{clock(b)}{_where(held)[1]}" for (a, b), held in sorted(groups.items())]
-    more = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
-    return "; ".join(texts[:MOST_NAMED]) + more
+def read_tariff(path: Path, text: str, values: dict[str, Any]) -> Tariff:
+    """Return the tariff in a file. Raises ConfigError with all mistakes and their lines."""
+    mistakes = Mistakes(path, text, TariffFile)
+    found = read_table(TariffFile, values, mistakes)
+    factor, unit, zone = 1.0, "EUR/kWh", find_time_zone("UTC")
+    if found is not None:
+        try:
+            factor, unit = read_unit(found.unit)
+        except ConfigError as error:
+            mistakes.add_error(("unit",), error)
+        if unit == CARBON:
+            mistakes.add(("unit",), f"{found.unit} is not a price", next='a tariff is in money: unit = "EUR/kWh"')
+        if found.price is None and not found.rules and not mistakes.has("price") and not mistakes.has("rules"):
+            mistakes.add((), "the tariff has no price", next="add `price`, or [[rules]]")
+        if not found.time_zone and (found.rules or found.since or found.until):
+            mistakes.add((), "the tariff has no time zone", next='name its clock: time_zone = "Europe/Berlin"')
+        try:
+            zone = find_time_zone(found.time_zone or "UTC")
+        except ConfigError as error:
+            mistakes.add_error(("time_zone",), error)
+        if found.since and found.until and convert_to_utc(found.until, zone) <= convert_to_utc(found.since, zone):
+            mistakes.add(("until",), "the tariff ends before it begins", next="give an `until` after `since`")
+    mistakes.check()
+    assert found is not None
+    rules = [replace(rule, price=rule.price * factor) for rule in found.rules]
+    named = [replace(r, name=f"rule {k}") if r.name == "rule" else r for k, r in enumerate(rules, 1)]
+    label = Label(
+        "price", unit, found.title or path.stem, zone=found.zone, source=found.source or str(path), time_zone=zone.key
+    )
+    limits = [(found.since, -np.inf), (found.until, np.inf)]
+    since_s, until_s = (convert_to_utc(time, zone) if time else always for time, always in limits)
+    base = None if found.price is None else found.price * factor
+    try:
+        return Tariff(label, base, tuple(named), found.demand, found.fee, since_s, until_s)
+    except ConfigError as error:
+        raise ConfigError(error.what, where=str(path), why=error.why, next=error.next) from None
 
 
-def _where(held: Hours) -> tuple[str, str]:
-    """Return the weekdays, and the months where they are not all; of those that differ by month the first is named."""
-    months = np.flatnonzero(held.any(axis=1))
-    days = held[months[0]]
-    alike = [int(m) for m in months if (held[m] == days).all()]
-    names = "daily" if days.all() else _listed(np.flatnonzero(days), DAYS)
-    return names, "" if len(alike) == 12 else f" in {_listed(alike, MONTHS)}"
-
-
-def _listed(members: Sequence[Any] | NDArray[Any], names: Sequence[str]) -> str:
-    held = np.isin(np.arange(len(names)), members)
-    parts = [names[a] if b == a + 1 else f"{names[a]}-{names[b - 1]}" for a, b in _runs(held)]
-    return ",".join(parts)
-
-
-def _runs(held: Hours) -> Iterator[tuple[int, int]]:
-    """Give where a row of trues begins and ends."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], held, [False]))))
-    for k in range(0, edges.size, 2):
-        yield int(edges[k]), int(edges[k + 1])
-
-
-def clock(minute: int) -> str:
-    """Return a minute of the day as a clock shows it."""
+def _format_minute(minute: int) -> str:
     return f"{minute // 60:02d}:{minute % 60:02d}"
 
 
-def _bound(time_s: float, always: str) -> str:
-    return shown(time_s) if np.isfinite(time_s) else always
+def _name_first_minute(held: NDArray[np.bool_]) -> str:
+    month, day, minute = (int(k) for k in np.argwhere(held)[0])
+    return f"{DAYS[day]} {_format_minute(minute)} in {MONTHS[month]}"
+
+
+def _join_members(members: Sequence[int], names: Sequence[str]) -> str:
+    runs: list[list[int]] = []
+    for k in members:
+        if runs and runs[-1][-1] == k - 1:
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    return ",".join(names[run[0]] if len(run) == 1 else f"{names[run[0]]}-{names[run[-1]]}" for run in runs)

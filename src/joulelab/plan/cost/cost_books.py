@@ -1,0 +1,341 @@
+"""Compute energy, money and carbon of jobs at sites: one entry for each job at each site, sums, and notes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from joulelab.analysis.marked_phases import COST_WORK, list_figure_kinds
+from joulelab.analysis.study_cells import Note
+from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import Quantity
+from joulelab.plan.cost.job_energy import KWH, RunEnergy, account_energy, add_amounts, find_side
+from joulelab.plan.cost.sites import PURPOSES, BreakEven, find_break_even, find_site_rates, share_purchase
+from joulelab.plan.cost.work import RUNS, PlannedWork
+from joulelab.plan.measured_runs import find_node_count, list_outer_scopes, name_workload
+from joulelab.plan.rates.find_rate import compare_labels, is_varying
+from joulelab.plan.rates.tariff import Tariff
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from joulelab.plan.cost.job_energy import RateAmount
+    from joulelab.plan.cost.sites import PlanSite, PurchaseShare, Purpose
+    from joulelab.plan.plan_tables import NodeKind
+    from joulelab.plan.rates.rate import Rate
+
+SIDES = ("parts", "dc", "unknown")  # sides of the power supplies that leave something out
+
+
+@dataclass(frozen=True, slots=True)
+class CostJob:
+    """Hold a run or planned work, and its kind of node if it is known."""
+
+    profile: RunEnergy | PlannedWork
+    kind: NodeKind | None = None
+
+    @property
+    def planned(self) -> PlannedWork | None:
+        """Return the planned work, None for a run."""
+        return self.profile if isinstance(self.profile, PlannedWork) else None
+
+    @property
+    def name(self) -> str:
+        """Return its name; planned work is named with its kind of node."""
+        return f"{self.profile.name} on {self.kind.name}" if self.planned and self.kind else self.profile.name
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Return the ids of its runs."""
+        return self.profile.runs if isinstance(self.profile, PlannedWork) else (self.profile.measured.result.run,)
+
+    @property
+    def twins(self) -> tuple[str, ...]:
+        """Return the twins of its runs: with any, its figures are simulated."""
+        if isinstance(self.profile, PlannedWork):
+            return self.profile.twins
+        return (self.profile.measured.result.twin,) if self.profile.measured.result.twin else ()
+
+    @property
+    def workload(self) -> str:
+        """Return the workload of a run, the name of planned work."""
+        profile = self.profile
+        return profile.name if isinstance(profile, PlannedWork) else name_workload(profile.measured.result)
+
+    @property
+    def side(self) -> str:
+        """Return where it was measured: `ac`, `dc`, `parts` or `unknown`."""
+        return self.profile.side if isinstance(self.profile, PlannedWork) else find_side(self.profile.measured)
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Return the measured scopes of a run; none for planned work."""
+        draws = () if isinstance(self.profile, PlannedWork) else self.profile.measured.draws
+        return tuple(dict.fromkeys(scope for draw in draws for scope in draw.scopes))
+
+    @property
+    def meters(self) -> tuple[str, ...]:
+        """Return the meters of a run, each with the source of its accuracy."""
+        if isinstance(self.profile, PlannedWork):
+            return ()
+        outer = list_outer_scopes(self.profile.measured)
+        read = [s.reading for s in self.profile.measured.result.scopes if (s.host, s.scope) in outer]
+        return tuple(dict.fromkeys(f"{one.meter} (accuracy: {one.accuracy})" for one in read))
+
+    @property
+    def is_total_only(self) -> bool:
+        """Return whether a cluster accounted for a run as one total: its energy is spread evenly over its time."""
+        return not isinstance(self.profile, PlannedWork) and not self.profile.measured.resolved
+
+    @property
+    def covers(self) -> str:
+        """Return what the accounting of a cluster covers, in its words; empty for a measured run."""
+        account = None if isinstance(self.profile, PlannedWork) else self.profile.measured.accounted
+        return "" if account is None else account.covers
+
+    @property
+    def nodes(self) -> int | None:
+        """Return the number of nodes, None if it is unknown."""
+        return self.profile.nodes if isinstance(self.profile, PlannedWork) else find_node_count(self.profile.measured)
+
+    @property
+    def node_hours(self) -> Quantity | None:
+        """Return its hours of nodes, None if the number of nodes is unknown."""
+        profile, nodes = self.profile, self.nodes
+        time = profile.time if isinstance(profile, PlannedWork) else Quantity(profile.duration_s)
+        return None if nodes is None else time * (nodes / 3600.0)
+
+    @property
+    def highest_w(self) -> float | None:
+        """Return the highest reading of all its nodes together (W); None if no power was read."""
+        if isinstance(self.profile, PlannedWork):
+            return self.profile.highest_w
+        return None if self.is_total_only else sum(draw.highest_w for draw in self.profile.measured.draws)
+
+    @property
+    def done(self) -> dict[str, float]:
+        """Return the work that it does, by kind."""
+        if isinstance(self.profile, PlannedWork):
+            return {self.profile.work.unit: self.profile.work.amount}
+        work = self.profile.measured.result.work
+        kinds = [kind for kind in list_figure_kinds(work) if kind not in COST_WORK and work[kind] > 0]
+        return {kind: work[kind] for kind in kinds} | {RUNS: 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class CostEntry:
+    """Hold a job at a site: energy without and with overhead, amounts and purchase shares by purpose.
+
+    `charges` of the tariff (per month or year) are in no sum. `varying` are the purposes whose rate changes over time.
+    """
+
+    job: CostJob
+    site: PlanSite
+    start_s: float
+    energy_kwh: Quantity
+    site_kwh: Quantity
+    amounts: Mapping[Purpose, RateAmount]
+    shares: Mapping[Purpose, PurchaseShare]
+    charges: Mapping[str, float]
+    varying: tuple[Purpose, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return job and site."""
+        return f"{self.job.name} at {self.site.name}"
+
+    def get_total(self, purpose: Purpose) -> Quantity:
+        """Return energy and purchase together: money, or g of CO2e."""
+        share = self.shares.get(purpose)
+        return self.amounts[purpose].amount + (share.amount if share else Quantity(0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class CostSum:
+    """Hold the sum of all jobs at a site."""
+
+    site: str
+    energy_kwh: Quantity
+    site_kwh: Quantity
+    totals: Mapping[Purpose, Quantity]
+
+
+@dataclass(frozen=True, slots=True)
+class CostBooks:
+    """Hold the answer of `plan cost`; `purposes` are those with rates.
+
+    `sums` has one entry per site; it is empty if kinds of nodes are compared for the same work. `is_configured` tells
+    that rates or PUE come from [site] of joulelab.toml.
+    """
+
+    entries: tuple[CostEntry, ...]
+    purposes: tuple[Purpose, ...]
+    sums: tuple[CostSum, ...]
+    evens: tuple[BreakEven, ...]
+    notes: tuple[Note, ...]
+    is_configured: bool = False
+    start: str = ""
+    units: Mapping[Purpose, str] = field(default_factory=dict)
+
+    @property
+    def sites(self) -> list[str]:
+        """Return the names of the sites."""
+        return list(dict.fromkeys(entry.site.name for entry in self.entries))
+
+    @property
+    def twins(self) -> list[str]:
+        """Return the twins of all jobs."""
+        return list(dict.fromkeys(twin for entry in self.entries for twin in entry.job.twins))
+
+    @property
+    def planned(self) -> list[PlannedWork]:
+        """Return the planned work of all jobs, each once."""
+        found = {id(e.job): e.job.planned for e in self.entries if e.job.planned is not None}
+        return [work for work in found.values() if work is not None]
+
+
+def make_books(
+    jobs: Sequence[CostJob],
+    sites: Sequence[PlanSite],
+    *,
+    start: tuple[float, str] | None = None,
+    rates: Mapping[Purpose, Sequence[Rate]] | None = None,
+    is_configured: bool = False,
+) -> CostBooks:
+    """Account for jobs at sites; `start` (s since 1970, and its words) moves them to another time.
+
+    Raises ConfigError if rates may not be in one table, or are not known when a job runs, and for measured runs
+    together with simulated ones.
+    """
+    if not jobs:
+        raise ConfigError("no run and no work is given", next="name runs, or add [[work]] to the plan file")
+    real, twin = ([j.name for j in jobs if not j.planned and bool(j.twins) is simulated] for simulated in (False, True))
+    if real and twin:
+        why = f"{real[0]} was measured, {twin[0]} is simulated"
+        raise ConfigError("measured and simulated runs are not added", why=why, next="name one or the other")
+    rates = find_site_rates(sites) if rates is None else rates
+    at_s = None if start is None else start[0]
+    entries = [
+        _make_entry(job, site, {purpose: found[k] for purpose, found in rates.items()}, at_s)
+        for job in jobs
+        for k, site in enumerate(sites)
+    ]
+    works = [job.planned.name for job in jobs if job.planned]
+    purposes = tuple(purpose for purpose in PURPOSES if purpose in rates)
+    sums = ()
+    if len(works) == len(set(works)) and not (works and len(works) < len(jobs)):
+        sums = tuple(_add_entries([e for e in entries if e.site is site], purposes) for site in sites)
+    evens = tuple(even for site in sites for even in _find_evens([e for e in entries if e.site is site], purposes))
+    notes = [*_list_missing_rates(purposes), *_list_notes(entries, purposes)]
+    notes += [Note("cost.moved", texts={"start": start[1]})] if start and not works else []
+    units = {purpose: found[0].label.money for purpose, found in rates.items()}
+    unique = {(n.code, tuple(n.texts.values()), tuple(n.numbers.values())): n for n in notes}
+    words = "" if start is None else start[1]
+    return CostBooks(tuple(entries), purposes, sums, evens, tuple(unique.values()), is_configured, words, units)
+
+
+def _make_entry(job: CostJob, site: PlanSite, rates: Mapping[Purpose, Rate], at_s: float | None) -> CostEntry:
+    varying = tuple(purpose for purpose, rate in rates.items() if is_varying(rate))
+    if job.planned and at_s is None and varying:
+        why = f"{rates[varying[0]].label.name} changes over time"
+        raise ConfigError(f"{job.name}: when does it run?", why=why, next="add --at 2026-11-17T08:00Z")
+    pue = site.overhead
+    whole = job.profile.whole
+    amounts = {purpose: account_energy(job.profile, rate, pue=pue, at_s=at_s) for purpose, rate in rates.items()}
+    shares = {p: s for p in rates if (s := share_purchase(job.kind, p, job.node_hours)) is not None}
+    tariff, charges = rates.get("cost"), {}
+    if isinstance(tariff, Tariff) and tariff.demand is not None and job.highest_w is not None:
+        charges[f"demand per {tariff.demand.per}"] = tariff.demand.price_per_kw * job.highest_w * pue.value / 1e3
+    if isinstance(tariff, Tariff) and tariff.fee is not None:
+        charges[f"fee per {tariff.fee.per}"] = tariff.fee.price
+    start = job.profile.start_utc_s if at_s is None else at_s
+    entry = CostEntry(job, site, start, whole * (1 / KWH), whole * pue * (1 / KWH), amounts, shares, charges, varying)
+    figures = [entry.site_kwh, *(entry.get_total(purpose) for purpose in rates)]
+    rated = sum(amount.rated or 0.0 for amount in amounts.values())
+    if not all(math.isfinite(q.value + q.u) for q in figures) or not math.isfinite(rated):
+        raise ConfigError(f"{job.name}: the figures are too large", next="correct energy, price, PUE or rated power")
+    return entry
+
+
+def _add_entries(entries: Sequence[CostEntry], purposes: Sequence[Purpose]) -> CostSum:
+    def add(quantities: Iterator[Quantity]) -> Quantity:
+        return add_amounts([(entry.job.runs[0], q) for entry, q in zip(entries, quantities, strict=True)])
+
+    totals = {purpose: add(entry.get_total(purpose) for entry in entries) for purpose in purposes}
+    energy, site = add(entry.energy_kwh for entry in entries), add(entry.site_kwh for entry in entries)
+    return CostSum(entries[0].site.name, energy, site, totals)
+
+
+def _find_evens(entries: Sequence[CostEntry], purposes: Sequence[Purpose]) -> Iterator[BreakEven]:
+    """Yield the rates at which kinds of nodes are equal for the same planned work, if their purchase is known."""
+    for purpose in purposes:
+        options: dict[str, list[tuple[str, Quantity, Quantity]]] = {}
+        for entry in entries:
+            if entry.job.planned and entry.job.kind and purpose in entry.shares:
+                option = (entry.job.kind.name, entry.site_kwh, entry.shares[purpose].amount)
+                options.setdefault(entry.job.planned.name, []).append(option)
+        for same in options.values():
+            for k, a in enumerate(same):
+                yield from (find_break_even(purpose, entries[0].site.name, a, b) for b in same[k + 1 :] if a[0] != b[0])
+
+
+def _list_missing_rates(purposes: Sequence[Purpose]) -> Iterator[Note]:
+    if not purposes:
+        yield Note("cost.no-rates")
+    elif "cost" not in purposes:
+        yield Note("cost.no-price")
+    elif "carbon" not in purposes:
+        yield Note("cost.no-intensity")
+
+
+def _list_notes(entries: Sequence[CostEntry], purposes: Sequence[Purpose]) -> Iterator[Note]:
+    """Yield the notes on all entries, the most important first."""
+    jobs = list({id(entry.job): entry.job for entry in entries}.values())
+    sites = list({entry.site.name: entry.site for entry in entries}.values())
+    steps = [step for job in jobs if job.planned for step in job.planned.steps if step.worth == "assumed"]
+    for step in steps:
+        yield Note("cost.assumed-step", texts={"axis": step.axis, "since": step.since, "until": step.until})
+    simulated = tuple(job.name for job in jobs if job.twins)
+    if 0 < len(simulated) < len(jobs):
+        yield Note("cost.some-simulated", texts={"jobs": simulated})
+    sides = {job.side for job in jobs}
+    yield from (Note(f"cost.side-{side}") for side in SIDES if side in sides)
+    if any(not entry.energy_kwh.known for entry in entries):
+        yield Note("cost.accuracy-unknown")
+    for job in jobs:
+        yield from job.planned.notes if job.planned else ()
+    without = tuple(site.name for site in sites if site.pue is None)
+    if without:
+        yield Note("cost.no-pue", texts={"sites": without} if len(sites) > 1 else {})
+    for purpose in purposes:
+        yield from compare_labels({e.site.name: e.amounts[purpose].label for e in entries}.values())
+    labels = list({label.name: label for e in entries for a in e.amounts.values() for label in [a.label]}.values())
+    unsure = tuple(label.name for label in labels if label.kind != "price" and label.u_rel is None)
+    if unsure:
+        yield Note("cost.rate-unsure", texts={"rates": unsure})
+    yield from _list_time_notes(entries, jobs)
+    for entry in entries:
+        charges = tuple(f"{name} {a:.2f} {entry.amounts['cost'].label.money}" for name, a in entry.charges.items())
+        if charges:
+            yield Note("cost.charges", texts={"job": entry.job.name, "charges": charges})
+    if any(label.kind == "average" for label in labels):
+        yield Note("cost.average")
+    yield from (Note("rates.remark", texts={"remark": f"{x.name}: {n}"}) for x in labels for n in x.notes)
+
+
+def _list_time_notes(entries: Sequence[CostEntry], jobs: Sequence[CostJob]) -> Iterator[Note]:
+    has_slots = any(len(amount.slots) > 1 for entry in entries for amount in entry.amounts.values())
+    if has_slots and any(job.is_total_only for job in jobs):
+        yield Note("cost.spread-evenly")
+    if has_slots and any(job.planned for job in jobs):
+        yield Note("cost.flat-power")
+    covers = tuple(dict.fromkeys(job.covers for job in jobs if job.covers))
+    if covers:
+        yield Note("cost.accounted", texts={"covers": covers})
+    if any(job.nodes is None for job in jobs):
+        yield Note("cost.nodes-unknown")
+    if any(job.profile.nameplate is None and job.nodes is not None for job in jobs):
+        yield Note("cost.no-nameplate")
+    if any(e.shares and e.job.kind is not None and e.job.kind.use is None for e in entries):
+        yield Note("cost.full-use")

@@ -26,7 +26,13 @@ def list_commands(
     command: click.Command, path: str, context: click.Context | None = None
 ) -> list[tuple[str, click.Context]]:
     """Return the path and the context of a command and of all commands below it."""
-    own = click.Context(command, parent=context, info_name=path.rpartition(" ")[2], terminal_width=WIDTH)
+    own = click.Context(
+        command,
+        parent=context,
+        info_name=path.rpartition(" ")[2],
+        terminal_width=WIDTH,
+        help_option_names=["-h", "--help"],
+    )
     found = [(path, own)]
     if isinstance(command, click.Group):
         for name in command.list_commands(own):

@@ -22,6 +22,7 @@ from joulelab import instruments
 from joulelab.agent.metrics import table as list_agent_metrics
 from joulelab.cli.group import SECTIONS, commands
 from joulelab.core.toml_reading import describe_keys
+from joulelab.report.citation import write_citation_file
 from joulelab.run.config.meter_entries import ConfigFile, EntryKeys, find_meter_module
 from joulelab.study.study_file import StudyKeys
 
@@ -219,10 +220,11 @@ def write_messages() -> str:
     return CliRunner().invoke(commands, ["messages", "--markdown"], catch_exceptions=False).stdout
 
 
-PAGES: dict[str, Callable[[], str]] = {
-    "commands.md": write_commands,
-    "python.md": write_python,
-    "configuration.md": write_configuration,
-    "metrics.md": write_metrics,
-    "messages.md": write_messages,
+PAGES: dict[Path, Callable[[], str]] = {
+    FOLDER / "commands.md": write_commands,
+    FOLDER / "python.md": write_python,
+    FOLDER / "configuration.md": write_configuration,
+    FOLDER / "metrics.md": write_metrics,
+    FOLDER / "messages.md": write_messages,
+    ROOT / "CITATION.cff": write_citation_file,
 }

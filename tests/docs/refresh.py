@@ -23,8 +23,8 @@ def fresh(block: re.Match[str]) -> str:
     return f"<!-- output: {block[1]} -->\n```\n{run_command(block[1]).rstrip()}\n```\n<!-- end -->"
 
 
-for name, write_page in reference.PAGES.items():
-    (reference.FOLDER / name).write_text(write_page())
+for path, write_page in reference.PAGES.items():
+    path.write_text(write_page())
 if sys.argv[1:] == ["reference"]:
     sys.exit()
 

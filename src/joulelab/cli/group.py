@@ -36,6 +36,7 @@ SECTIONS = {
         "compare": "Compare two runs or two groups of runs.",
         "report": "Write a report of a run, several runs or a study: one HTML file.",
         "figure": "Draw figures of a run, several runs or a study, for papers.",
+        "cite": "Print a methods paragraph for a paper, and the citation of joulelab.",
         "query": "Query all runs with SQL.",
         "export": "Write the readings of a run as CSV, Parquet or JSON.",
         "verify": "Check that the files of runs are unchanged.",
@@ -57,6 +58,7 @@ SECTIONS = {
     "Meters": {
         "meters": "List the meters of this machine and those that are missing.",
         "doctor": "Test all meters that a run would read, and show how to fix problems.",
+        "site": "Set or show the site: carbon intensity, price of electricity, PUE.",
         "twin": "Simulate a node whose GPUs and CPUs other tools can read.",
         "agent": "Export the meters of this node to Prometheus.",
     },

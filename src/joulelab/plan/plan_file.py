@@ -15,17 +15,17 @@ from joulelab.plan.cost.sites import read_sites
 from joulelab.plan.cost.work import read_work
 from joulelab.plan.plan_tables import Mistakes, NodeKind, TomlTable, read_nodes, read_toml
 from joulelab.plan.queue.site import read_schedule
-from joulelab.plan.rack.facility import read_rack
-from joulelab.plan.rack.mix import read_mix
+from joulelab.plan.rack.job_mix import read_mix
+from joulelab.plan.rack.limits import read_rack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulelab.plan.cost.sites import Site
+    from joulelab.plan.cost.sites import PlanSite
     from joulelab.plan.cost.work import Work
     from joulelab.plan.queue.site import QueueTable
-    from joulelab.plan.rack.facility import Rack
-    from joulelab.plan.rack.mix import Job
+    from joulelab.plan.rack.job_mix import MixJob
+    from joulelab.plan.rack.limits import Rack
 
 OLD_QUEUE = "schedule"  # the name of [queue] in older files
 KEYS = ("title", "rack", "nodes", "mix", "sites", "work", "queue", OLD_QUEUE)
@@ -43,8 +43,8 @@ class PlanFile:
     title: str = ""
     rack: Rack | None = None
     nodes: Mapping[str, NodeKind] = field(default_factory=dict)
-    mix: tuple[Job, ...] = ()
-    sites: tuple[Site, ...] = ()
+    mix: tuple[MixJob, ...] = ()
+    sites: tuple[PlanSite, ...] = ()
     work: tuple[Work, ...] = ()
     queue: QueueTable | None = None
     values: Mapping[str, Any] = field(default_factory=dict)

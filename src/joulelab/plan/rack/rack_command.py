@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import check_overwrite, print_json, write_file
+from joulelab.cli.output import check_overwrite, print_blocks, print_json, write_file
 from joulelab.cli.parameters import format_examples, json_option
 from joulelab.core.errors import ConfigError
 from joulelab.plan.options import (
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
     from joulelab.plan.measured_runs import MeasuredRun
     from joulelab.plan.plan_file import PlanFile
-    from joulelab.plan.rack.decide import Decision
-    from joulelab.plan.rack.mix import Job
+    from joulelab.plan.rack.job_mix import MixJob
 
-MADE = "# A plan of joulelab: joulelab plan rack --plan FILE"
+FIRST_LINE = "# A plan of joulelab: joulelab plan rack --plan FILE"
 EXAMPLES = format_examples(
     "joulelab plan rack --supply 70kW --margin 27% --rated 10.2kW --max 8.48kW",
     "joulelab plan rack last --supply 70kW --margin 27%",
@@ -64,6 +63,7 @@ EXAMPLES = format_examples(
     metavar="W",
     help="Compute the guarantee of this cap on each GPU; repeatable.",
 )
+@click.option("--why", is_flag=True, help="Explain the answer: limits, errors, refusals, assumptions.")
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Save these options as a plan file.")
 @add_picture_option
 @json_option
@@ -75,6 +75,7 @@ def command(
     save: Path | None,
     force: bool,
     as_json: bool,
+    why: bool,
     runs: Path,
     studies: Path,
     only: tuple[tuple[str, str], ...],
@@ -83,55 +84,59 @@ def command(
     """Find how many nodes fit in a rack, by each rule, with the risk.
 
     RUN is a run (id, name, path or `last`) or a study, with all its runs. Without runs give --rated and --max. Rules
-    are the nameplate, the measured maximum, percentiles, and the guarantee of GPU caps.
+    are the nameplate, the measured maximum, percentiles, and the guarantee of GPU caps. Powers need a unit: 70kW.
     """
     from joulelab.plan.plan_file import read_plan_file
-    from joulelab.plan.rack.decide import decide
+    from joulelab.plan.rack.rack_output import lay_out_rack, write_json
+    from joulelab.plan.rack.rack_plan import plan_rack
     from joulelab.run.config.toml_writing import format_toml_file
 
-    rack, node = _asked(given)
+    rack, node = _read_given(given)
     stores = RunFolders(runs, studies, only)
     if words:
-        node["runs"] = list(words) if save is None else _kept(save, words, stores)
+        node["runs"] = list(words) if save is None else _name_saved_runs(save, words, stores)
     asked = read_plan_file(plan, rack, node, need="rack")
     assert asked.rack is not None
-    kind = check_picture(picture, force=force)
+    file_format = check_picture(picture, force=force)
     if save is not None:
         if only and not words:
             raise ConfigError("--only is not kept in a plan file", next="name the runs: --save keeps those it chose")
-        check_overwrite(save, MADE.encode(), what="plan file", force=force, option="--save")
-    measured = _measured(words or asked.near(asked.kind.runs), stores)
-    jobs = [(job, _measured(_job_runs(asked, job, words), stores)) for job in asked.mix]
-    decision = decide(asked.rack, asked.kind, measured, jobs, title=asked.title)
+        check_overwrite(save, FIRST_LINE.encode(), what="plan file", force=force, option="--save")
+    measured = _read_runs(words or asked.near(asked.kind.runs), stores)
+    jobs = [(job, _read_runs(_find_job_runs(asked, job, words), stores)) for job in asked.mix]
+    found = plan_rack(asked.rack, asked.kind, measured, jobs, title=asked.title)
     if picture is not None:
         from joulelab.plan.rack.rack_picture import draw_rack
 
-        write_picture(picture, draw_rack(decision, kind))
+        write_picture(picture, draw_rack(found, file_format))
     if save is not None:
-        write_file(save, format_toml_file(asked.values, MADE).encode(), what="plan file", option="--save")
-    _show(decision, as_json=as_json)
+        write_file(save, format_toml_file(asked.values, FIRST_LINE).encode(), what="plan file", option="--save")
+    if as_json:
+        print_json(write_json(found))
+    else:
+        print_blocks(lay_out_rack(found, is_explained=why))
 
 
-def _asked(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the options say of the rack, and of the node, as a plan file says it."""
+def _read_given(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options about the rack and about the node, with the keys of a plan file."""
     rules = {
         "max_w": given["most"],
         "percentiles": [round(100 * p, 10) for p in given["percentiles"]] or None,
         "confidence": given["confidence"],
         "caps_w": list(given["caps"]) or None,
     }
-    rack = {"supply_w": given["supply"], "margin": given["margin"], "nodes_now": given["nodes"]}
-    found = {key: value for key, value in rack.items() if value is not None}
     rules = {key: value for key, value in rules.items() if value is not None}
+    rack = {"supply_w": given["supply"], "margin": given["margin"], "nodes_now": given["nodes"], "rules": rules or None}
     node = {"rated_w": given["rated"], "gpus": given["gpus"], "gpu_w": given["gpu_w"]}
-    return found | ({"rules": rules} if rules else {}), {key: value for key, value in node.items() if value is not None}
+    found, about = ({key: value for key, value in one.items() if value is not None} for one in (rack, node))
+    return found, about
 
 
-def _measured(words: Sequence[str], stores: RunFolders) -> list[MeasuredRun]:
+def _read_runs(words: Sequence[str], stores: RunFolders) -> list[MeasuredRun]:
     return read_named_runs(words, stores) if words else []
 
 
-def _job_runs(asked: PlanFile, job: Job, words: Sequence[str]) -> list[str]:
+def _find_job_runs(asked: PlanFile, job: MixJob, words: Sequence[str]) -> list[str]:
     """Return the runs of a job of the mix: its own, else those of its kind of node."""
     kind = asked.nodes.get(job.node)
     named = job.runs or (kind.runs if kind is not None else ())
@@ -143,23 +148,10 @@ def _job_runs(asked: PlanFile, job: Job, words: Sequence[str]) -> list[str]:
     return asked.near(named)
 
 
-def _kept(save: Path, words: Sequence[str], stores: RunFolders) -> list[str]:
-    """Return how a plan file names runs: as they were named, by paths from the file's folder where that may change."""
-    if stores.only:
-        return [_path(save, folder) for folder in find_run_folders(words, stores)]
-    chosen = [find_run_folders([word], stores) if word == "last" else [Path(word)] for word in words]
-    return [_path(save, path) if path.exists() else str(path) for paths in chosen for path in paths]
-
-
-def _path(save: Path, folder: Path) -> str:
-    return os.path.relpath(folder.resolve(), save.parent.resolve())
-
-
-def _show(decision: Decision, *, as_json: bool) -> None:
-    if as_json:
-        print_json(decision.to_json())
-        return
-    from joulelab.cli.output import print_blocks
-    from joulelab.plan.rack.rack_output import lay_out_rack
-
-    print_blocks(lay_out_rack(decision))
+def _name_saved_runs(save: Path, words: Sequence[str], stores: RunFolders) -> list[str]:
+    """Return the names of runs for a plan file: as given, or as paths from the file's folder if they may change."""
+    folder = save.parent.resolve()
+    chosen = find_run_folders(words, stores) if stores.only else []
+    for word in () if stores.only else words:
+        chosen += find_run_folders([word], stores) if word == "last" else [Path(word)]
+    return [os.path.relpath(path.resolve(), folder) if path.exists() else str(path) for path in chosen]

@@ -1,321 +1,416 @@
-"""Print how many nodes fit in a rack: by each rule, what more of them would need, and what was assumed."""
+"""Write the plan of a rack: the recommendation in one sentence, the table of rules, notes, reasons, and JSON."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
 
-from joulelab.plan.rack.extremes import Refusal, independent, up_to
-from joulelab.plan.rack.fit import usable_w
+from joulelab.analysis.study_cells import Note
+from joulelab.core.quantity import Quantity
+from joulelab.plan.plan_output import SUBJECT, lay_out_answer
+from joulelab.plan.rack.cap_guarantee import EFFICIENCIES, CapGuarantee
+from joulelab.plan.rack.limits import allow_node_power, find_usable_power
+from joulelab.plan.rack.peaks import PercentileRefusal
+from joulelab.plan.rack.rack_plan import describe_refusal
 from joulelab.report import format as fmt
-from joulelab.report.tables import Table, TableRow, make_table
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
+from joulelab.report.messages import word_note
+from joulelab.report.tables import Table, make_table
+from joulelab.report.terminal import list_facts, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.core.quantity import Quantity
-    from joulelab.plan.rack.capping import Target
-    from joulelab.plan.rack.decide import Decision
-    from joulelab.plan.rack.extremes import Exceeding
-    from joulelab.plan.rack.guarantee import Capped
-    from joulelab.plan.rack.mixed import Mixed
-    from joulelab.plan.rack.rules import Row
-    from joulelab.plan.rack.steps import Steps
+    from joulelab.plan.rack.cap_guarantee import CapOption, RunCap
+    from joulelab.plan.rack.peaks import Exceedance
+    from joulelab.plan.rack.rack_plan import RackPlan, Recommendation, RuleRow
+    from joulelab.report.terminal import TextBlock
 
-LABEL = 9
-BY = {"measured": "measured", "twin": "simulated", "model": "model"}
+MOST_LINES, WIDTH = 25, 80  # of an answer without --why
+MOST_RULES, MOST_CAPS = 7, 2  # rows of the tables without --why
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-UNKNOWN = "+?"  # after an upper end: more, and nobody knows how much
-HEADS = (
-    "kW: of a node at the wall (of percentiles the upper end); upper: with all that is known of meters, hidden peaks "
-    "and other nodes; sure: nodes that fit then; over: time above what each may draw, seen or at most (<); each: what "
-    "each may draw; short: what so many lack"
-)
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+SOURCES = {"guarantee": "guarantee", "measured": "measured", "twin": "simulated", "model": "model"}
+LIMITS = {
+    "supply": "the supply",
+    "breakers": "the breakers",
+    "feed lost": "the feeds that are left when one side fails",
+    "phase": "the fullest phase",
+    "cooling": "the cooling",
+    "height": "the height of the rack",
+    "outlets": "the outlets",
+}
+DECIDERS = {
+    "meter": "a more accurate meter",
+    "peaks": "readings every 2 s",
+    "nodes": "the same work on three or more nodes",
+}
 
 
-def lay_out_rack(decision: Decision) -> list[TextBlock]:
-    """Return everything that is said of a rack, for a terminal."""
-    blocks: list[TextBlock] = [BLANK_LINE, *(TextLine(line, "bold") for line in headline(decision))]
-    blocks += [BLANK_LINE, _rules(decision)]
-    if decision.targets:
-        blocks += [BLANK_LINE, _targets(decision)]
-    return [*blocks, BLANK_LINE, list_facts(_once(facts(decision)), styles=STATUS_STYLES, label_width=LABEL)]
+def lay_out_rack(plan: RackPlan, *, is_explained: bool) -> list[TextBlock]:
+    """Return the answer as blocks; with `is_explained` (--why) all rows, notes and reasons."""
+    sentences = list_sentences(plan)
+    tables = [] if _is_empty(plan) else [make_rule_table(plan, MOST_RULES if not is_explained else None)]
+    caps = make_cap_table(plan, MOST_CAPS if not is_explained else None)
+    tables += [] if caps is None else [caps]
+    notes = list_notes(plan)
+    rows = [(label, word_note(note, SUBJECT)) for label, note in list_reasons(plan)]
+    reasons = [
+        list_facts((("" if k and label == rows[k - 1][0] else label), text) for k, (label, text) in enumerate(rows))
+    ]
+    blocks: list[TextBlock] = []
+    for count in (len(notes), 3, 2, 1, 0):
+        blocks = lay_out_answer(sentences, tables, notes[:count], is_explained=is_explained, reasons=reasons)
+        if is_explained or len(write_blocks(blocks, WIDTH).splitlines()) <= MOST_LINES:
+            break
+    return blocks
 
 
-def headline(decision: Decision) -> list[str]:
-    """Return the answer in a few sentences."""
-    best, rated = decision.best, decision.row("nameplate")
-    found = [decision.title] if decision.title else []
-    if decision.twins:
-        said = fmt.name_twins(decision.twins)
-        found.append(f"{said[:1].upper()}{said[1:]}.")
-    under = f" under {best.held}" if best.held else ""
-    text = f"{_nodes(best.nodes or 0)} by the {best.rule} of {_kilowatts(best.node_w)} each{under}"
-    if rated is not None and rated is not best:
-        text += f", {rated.nodes} by the nameplate of {_kilowatts(rated.node_w)}"
-    found += [f"{text}.", _left(decision, best)]
-    if best.held:
-        found.append("Every run was under caps: they have to stay, or nodes may draw more than was seen.")
-    if best.sure is not None and best.nodes is not None and best.sure < best.nodes:
-        found.append(f"Only {best.sure} fit if a node draws {_kilowatts(best.upper_w)}, which the readings allow.")
-    if best.upper_w is not None and best.lacks:
-        found.append(f"Nobody knows {' and '.join(best.lacks)}: that comes on top of {_kilowatts(best.upper_w)}.")
-    now = _now(decision, best)
-    return [*found, now] if now else found
+def _is_empty(plan: RackPlan) -> bool:
+    return not any(row.nodes for row in plan.rows)
 
 
-def _left(decision: Decision, best: Row) -> str:
-    kept = f", {fmt.format_percent(decision.rack.margin, signed=False)} have to" if decision.rack.margin else ""
-    free = "" if best.free is None else f"{_share(best.free)} % of the supply stay free{kept}; "
-    return f"{free}{best.binding} keeps out one more."
+# Sentences
 
 
-def _now(decision: Decision, best: Row) -> str:
-    now, nodes = decision.rack.nodes_now, best.nodes or 0
-    if now is None:
-        return ""
-    more = nodes - now
-    if more > 0:
-        count = COUNTS[more] if more < len(COUNTS) else str(more)
-        return f"There are {now} now: {count} more {'fits' if more == 1 else 'fit'}."
-    return f"There are {now} now: no more fit." if more == 0 else f"There are {now} now: {-more} too many."
-
-
-def _once(found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return facts, the label only with the first of those that follow each other."""
-    told = [fact for fact in found if fact[1]]
-    return [("" if k and name == told[k - 1][0] else name, text) for k, (name, text) in enumerate(told)]
-
-
-def _rule(row: Row) -> str:
-    """Return a rule for the table; below it its confidence interval, and the caps that its runs were under."""
-    found = [row.rule.replace("maximum", "max")]
-    if row.low_w is not None and row.high_w is not None:
-        found.append(f"{_kw(row.low_w)}-{_kw(row.high_w)}")
-    if row.held:
-        found.append("under caps" if row.cap_w is None else f"at {row.cap_w:g} W caps")
-    return "\n".join(found)
-
-
-def _upper(row: Row) -> tuple[str, str]:
-    """Return the upper end and how many fit then, with a sign where somebody would have to know more."""
-    if row.upper_w is None:
-        return "?", "?"
-    sign = UNKNOWN if row.lacks else ""
-    return f"{_kw(row.upper_w)}{sign}", f"{row.sure}{'?' if sign else ''}"
-
-
-def _nodes(count: int) -> str:
-    return "No node fits" if count == 0 else "One node fits" if count == 1 else f"{count} nodes fit"
-
-
-def _rules(decision: Decision) -> Table:
-    rows = []
-    for row in decision.rows:
-        if row.nodes is None:
-            refused = "refused" if row.kind == "percentile" else "-"
-            rows.append(TableRow((_rule(row), *["-"] * 4, refused, *["-"] * 3)))
-            continue
-        figures = (_kw(row.node_w), _upper(row)[0], row.nodes, _upper(row)[1], row.binding)
-        cells = (_rule(row), *figures, _share(row.free), _kw(row.stranded_w), _over(row.exceed))
-        rows.append(TableRow(cells, "best" if row is decision.best else ""))
-    heads = ("rule", "kW", "upper", "nodes", "sure", "binds", "free %", "stranded", "over %")
-    return make_table(heads, rows, left=(0, 5))
-
-
-def _targets(decision: Decision) -> Table:
-    """Return what more nodes would need: power that is not there, or caps; those only where something is known."""
-    source = "" if decision.response is None else BY[decision.response.source]
-    capped = bool(source) or not isinstance(decision.guarantee, str)
-    against_w = decision.priced.against_w
-    to = "" if against_w is None else f"\nto {against_w:g} W"
-    heads = ("cap by", "cap, W", f"time, %{to}", f"energy, %{to}") if capped else ()
-    rows: list[tuple[str, ...]] = []
-    for target in decision.targets:
-        if not target.room:
-            rows.append((str(target.nodes), "-", "no room", *["-"] * len(heads)))
-            continue
-        shown = (str(target.nodes), _kw(target.allowed_w), _kw(target.short_w))
-        if not capped:
-            rows.append(shown)
-            continue
-        for name, one in _ways(target, source):
-            rows.append((*shown, name, *_capped(one)))
-            shown = ("", "", "")
-    return make_table(("nodes", "each, kW", "short, kW", *heads), rows, left=(3,) if capped else ())
-
-
-def _ways(target: Target, source: str) -> list[tuple[str, Capped | None]]:
-    found: list[tuple[str, Capped | None]] = []
-    if target.guarantee is not None:
-        found.append(("promise", target.guarantee))
-    if source:
-        found.append((source, target.measured))
+def list_sentences(plan: RackPlan) -> list[str]:
+    """Return the recommendation, and the sentences about the nodes now and the mix of jobs."""
+    found = [_word_recommendation(plan) if plan.recommendation.nodes else _word_no_node(plan)]
+    now, nodes = plan.rack.nodes_now, plan.recommendation.nodes
+    if now is not None and nodes > now:
+        found.append(f"There {_count_are(now)} now: {_word_count(nodes - now)} more {_fit(nodes - now)}.")
+    elif now is not None:
+        found.append(f"There {_count_are(now)} now: {'no more fit' if nodes == now else f'{now - nodes} too many'}.")
+    if plan.mix is not None:
+        found.append(_word_mix(plan))
     return found
 
 
-def _capped(capped: Capped | None) -> tuple[str, str, str]:
-    if capped is None:
-        return "-", "-", "-"
-    if not capped.needed:
-        return "none", "0", "0"
-    cap = "none" if capped.cap_w is None else f"{capped.cap_w:g}"
-    return ("refused" if capped.cap_w is None else cap), _change(capped.slowdown), _change(capped.energy)
+def _word_recommendation(plan: RackPlan) -> str:
+    best = plan.recommendation
+    row = best.row
+    cap = f" under {_word_run_cap(plan.run_cap)}" if plan.run_cap is not None and row.kind != "nameplate" else ""
+    if best.is_upper:
+        rule = f"at the upper end of the {row.rule} ({format_power(best.node_w)}{cap})"
+    else:
+        rule = f"by {'' if row.kind in ('nameplate', 'caps') else 'the '}{row.rule} of {format_power(best.node_w)}{cap}"
+        if row.upper_w is not None and row.upper_w > best.node_w:
+            rule += f" (and at its upper end of {format_power(row.upper_w)})"
+    required = f" ({_write_percent(plan.rack.margin)} required)" if plan.rack.margin else ""
+    free = f"leaving {_write_percent(best.free)} of {format_power(plan.rack.capacity_w)} free{required}"
+    plate = plan.find_row("nameplate")
+    by_plate = ""
+    if plate is not None and plate is not row:
+        same = plate.nodes == best.nodes
+        by_plate = f", and {'also ' if same else ''}{_word_count(plate.nodes or 0)} by nameplate"
+    count = _word_count(best.nodes)
+    noun = "node" if best.nodes == 1 else "nodes"
+    return f"Plan for {best.nodes} {noun}: {count} {_fit(best.nodes)} {rule}, {free}{by_plate}; {_word_next(plan)}."
 
 
-def _change(ratio: Quantity | None) -> str:
-    if ratio is None:
-        return "?"
-    return fmt.format_change(ratio.value - 1, ratio.expanded, is_forecast=True).replace(" %", "")
+def _word_next(plan: RackPlan) -> str:
+    """Return what would change the recommendation."""
+    best = plan.recommendation
+    another = ORDINALS[best.nodes] if best.nodes < len(ORDINALS) else "further"
+    cap = _word_option(best)
+    if best.by_reading is not None:
+        would = f"the reading of {format_power(best.row.node_w)} would allow {_word_count(best.by_reading)}"
+        return f"{would}, which {DECIDERS[best.decider]}{f', or {cap},' if cap else ''} can decide"
+    if cap:
+        return f"a {another} would need {cap}"
+    return f"a {another} would exceed {LIMITS[best.binding]}"
 
 
-def facts(decision: Decision) -> list[tuple[str, str]]:
-    """Return what has to be said beside the tables, each with its label."""
-    rack = decision.rack
-    found: list[tuple[str, str]] = []
-    if decision.twins:
-        found.append(("warning", "simulated: nothing of it was measured on real nodes"))
-    seen = max((r for r in decision.rows if r.kind == "maximum"), key=lambda r: r.node_w or 0.0)
-    plate = decision.row("nameplate")
-    if plate is not None and (seen.node_w or 0.0) > (plate.node_w or 0.0):
-        text = f"a node at {_kilowatts(seen.node_w)} is above its nameplate of {_kilowatts(plate.node_w)}, which bounds"
-        found.append(("warning", f"{text} nothing then; correct --rated, or look at the meter"))
-    found += [("limit", f"{limit.name}: {limit.said}") for limit in decision.limits]
-    now = rack.nodes_now
-    rated = decision.row("nameplate")
-    if now and rated is not None and rated.node_w is not None:
-        free = rack.free(now, rated.node_w)
-        found.append(("now", f"{now} nodes by the nameplate leave {fmt.format_percent(free, signed=False)} free"))
-    found.append(("draws", _draws(decision)))
-    found += [("refused", f"{row.rule}: {row.refused}") for row in decision.rows if row.refused]
-    found += _refused_caps(decision)
-    found += [("rule", f"{row.rule}: {_said(row)}") for row in decision.rows if row.said and row.kind != "caps"]
-    found += _unknown(decision)
-    found += _risk(decision.best)
-    found += _mix(decision.mixed)
-    found += _steps(decision.steps)
-    for one in decision.together:
-        text = f"run {one.run}: {one.hosts} hosts together peaked at {one.ratio:.1%} of the sum of their peaks"
-        found.append(("together", text))
-    found += [("assumed", text) for text in decision.assumed]
-    return [*found, ("columns", HEADS)]
-
-
-def _said(row: Row) -> str:
-    if row.value_w is None:
-        return row.said
-    return f"{_kilowatts(row.value_w)}, {_kilowatts(row.low_w)} to {_kilowatts(row.high_w)}; {row.said}"
-
-
-def _unknown(decision: Decision) -> list[tuple[str, str]]:
-    """Return what is in no upper end because nobody knows it."""
-    lacks = dict.fromkeys(text for row in decision.rows if row.upper_w is not None for text in row.lacks)
-    return [("unknown", f"{UNKNOWN} without {', '.join(lacks)}: nobody states it")] if lacks else []
-
-
-def _draws(decision: Decision) -> str:
-    """Return what so many nodes really draw of what the supply has for them."""
-    best = decision.best
-    if not best.nodes or best.node_w is None or decision.mean_w is None:
+def _word_option(best: Recommendation) -> str:
+    option = best.option
+    if option is None:
         return ""
-    most, mean = best.nodes * best.node_w, best.nodes * decision.mean_w
-    usable = _kilowatts(usable_w(decision.limits))
-    return f"{best.nodes} nodes draw {_kilowatts(most)} at most and {_kilowatts(mean)} on average of {usable} for nodes"
+    cost = ""
+    if option.slowdown is not None:
+        change = fmt.format_change(option.slowdown.value - 1, option.slowdown.expanded, is_forecast=True)
+        cost = f" ({'by a model ' if best.option_source == 'model' else ''}{change.lstrip('+')} slower)"
+    return f"a cap of {option.cap_w:g} W on each GPU{cost}"
 
 
-def _refused_caps(decision: Decision) -> list[tuple[str, str]]:
-    """Return why caps have no answer; where nobody knows what caps do, once and not for each number of nodes."""
-    told = [] if decision.response else [f"what caps cost: {decision.priced.why}"]
-    told += [
-        f"cap for {target.nodes} nodes: {capped.refused}"
-        for target in decision.targets
-        for capped in ((target.guarantee, target.measured) if decision.response else (target.guarantee,))
-        if capped is not None and capped.refused and (decision.response or capped.cap_w is None)
-    ]
-    return [("refused", text) for text in dict.fromkeys(told)]
+def _word_no_node(plan: RackPlan) -> str:
+    best = plan.recommendation
+    allowed_w = allow_node_power(plan.limits, 1)
+    has = f"allows {format_power(allowed_w)}" if allowed_w else "has no room for one"
+    cap = _word_option(best)
+    upper = " at its upper end" if best.is_upper else ""
+    draws = f"one draws {format_power(best.node_w)} by {best.row.rule}{upper}"
+    text = f"No node fits: {draws}, and {LIMITS[best.binding]} {has}"
+    return f"{text}; one would need {cap}." if cap else f"{text}."
 
 
-def _risk(row: Row) -> list[tuple[str, str]]:
-    if row.exceed is None or row.allowed_w is None:
-        return []
-    over = row.exceed
-    seen = (
-        "was never seen" if over.share == 0 else f"was seen {fmt.format_percent(over.share, signed=False)} of the time"
-    )
-    least = "at most " if over.share == 0 else f"{fmt.format_percent(over.low, signed=False)} to "
-    text = (
-        f"a node above {_kilowatts(row.allowed_w)}, which {row.nodes} of them may draw each, {seen}; with "
-        f"{100 * over.confidence:g} % confidence {least}{fmt.format_percent(over.high, signed=False)} of the time "
-        f"({independent(over.blocks)} of {up_to(over.works)}{fmt.format_rough_duration(over.block_s)}), "
-        "for the work of these runs"
-    )
-    if over.wider > 1:
-        without = f", without {' and '.join(row.lacks)}" if row.lacks else ""
-        text += f"; that counts up to {100 * (over.wider - 1):.2g} % more than was read{without}"
-    return [("risk", text)]
+def _word_mix(plan: RackPlan) -> str:
+    mix = plan.mix
+    assert mix is not None
+    power = f"{format_power(mix.maximum_w)} at most, {format_power(mix.upper_w)} with errors"
+    verdict = "fits" if mix.fits else "fits as read, but not with errors" if mix.fits_as_read else "may be too much"
+    over = "" if mix.fits else f"; above it {_write_share(mix.exceed)} % of the time"
+    names = fmt.shorten_end(", ".join(mix.names), 40)
+    return f"The mix ({names}) {verdict}: {power}, of {format_power(mix.allowed_w)}{over}."
 
 
-def _steps(steps: Steps | None) -> list[tuple[str, str]]:
-    if steps is None:
-        return []
-    parts = [
-        f"{name} {_kilowatts(abs(step.watts))} in {fmt.format_period(round(step.over_s, 1))}"
-        for name, step in (("up", steps.rise), ("down", steps.fall))
-        if step is not None
-    ]
-    ramp = "" if steps.steepest is None else f", {fmt.format_watts(abs(steps.steepest.ramp_w_per_s))}/s at most"
-    return [("steps", f"{' and '.join(parts)}{ramp}: {steps.said}" if parts else steps.said)]
+def _word_run_cap(cap: RunCap) -> str:
+    value = f"{cap.value / 1e6:g} MHz" if cap.unit == "Hz" else f"{cap.value:g} {cap.unit}"
+    return f"a cap of {value} on {cap.scope}"
 
 
-def _mix(mixed: Mixed | None) -> list[tuple[str, str]]:
-    if mixed is None:
-        return []
-    over = mixed.exceed
-    whole = (
-        f"{', '.join(mixed.names)}: {mixed.nodes} nodes, {_kilowatts(mixed.mean_w)} on average, at most "
-        f"{_kilowatts(mixed.maximum_w)} of {_kilowatts(mixed.allowed_w)} ({mixed.binding}): {_verdict(mixed)}"
-    )
-    above = (
-        f"above that {fmt.format_percent(over.share, signed=False)} of the time, at most "
-        f"{fmt.format_percent(over.high, signed=False)} with {100 * over.confidence:g} % confidence"
-    )
-    found = [("mix", whole), ("mix", above)]
-    for name, one in mixed.percentiles.items():
-        if isinstance(one, Refusal):
-            found.append(("mix", f"refused: {one.said}"))
-        else:
-            text = f"{name}: {_kilowatts(one.value_w)}, {_kilowatts(one.low_w)} to {_kilowatts(one.high_w)}; {one.said}"
-            found.append(("mix", text))
-    return [*found, *(("mix", note) for note in mixed.notes)]
+def _word_count(count: int) -> str:
+    return COUNTS[count] if count < len(COUNTS) else str(count)
 
 
-def _verdict(mixed: Mixed) -> str:
-    upper = f"{_kilowatts(mixed.upper_w)}, which the readings allow"
-    if mixed.lacks:
-        upper += f", without {' and '.join(mixed.lacks)}"
-    if not mixed.fits_as_read:
-        return f"does not fit by the sum of maxima; it may be {upper}"
-    return f"fits, also at {upper}" if mixed.fits else f"fits as it was read, not at {upper}"
+def _fit(count: int) -> str:
+    return "fits" if count == 1 else "fit"
 
 
-def _kw(watts: float | None) -> str:
-    return (
-        fmt.NOTHING if watts is None else fmt.format_number(round(watts / 1000, 6) + 0.0)
-    )  # no rounding in sums, no -0
+def _count_are(count: int) -> str:
+    return f"is {count}" if count == 1 else f"are {count}"
 
 
-def _kilowatts(watts: float | None) -> str:
-    return fmt.NOTHING if watts is None else f"{fmt.format_number(watts / 1000)} kW"
+def format_power(watts: float | None) -> str:
+    """Return a power with four digits, without zeros at the end: `8.48 kW`, `645 W`."""
+    if watts is None or not math.isfinite(watts):
+        return fmt.NOTHING
+    return f"{watts:.4g} W" if abs(watts) < 1000 else f"{float(f'{watts / 1000:.4g}'):,g} kW"
 
 
-def _share(share: float | None) -> str:
-    return fmt.NOTHING if share is None else f"{round(100 * share, 2) + 0.0:.2f}"  # never -0.00
+def _write_percent(share: float) -> str:
+    return f"{round(100 * share, 1) + 0.0:g} %"
 
 
-def _over(over: Exceeding | None) -> str:
-    """Return the share of time above, or the most that it may be where it was never seen."""
+def _write_share(over: Exceedance | None) -> str:
+    """Return the share of time (%) above, or the most that it may be if it was never seen."""
     if over is None:
         return fmt.NOTHING
-    if over.share == 0:
-        return f"< {fmt.format_number(100 * over.high, 2)}"
-    return fmt.format_number(100 * over.share, 2)
+    value = fmt.format_number(100 * (over.share or over.high), 2)
+    return value if over.share else f"< {value}"
+
+
+# Tables
+
+
+def make_rule_table(plan: RackPlan, most: int | None) -> Table:
+    """Make the table of rules; rules that are refused are in one row per kind."""
+    rows: list[tuple[str, ...]] = []
+    refused: dict[str, list[str]] = {}
+    for row in plan.rows:
+        if row.nodes is None:
+            refused.setdefault(row.kind, []).append(row.rule)
+            continue
+        rows.append(_make_row(row.rule, row.node_w, row.nodes, row.binding, row.free, row.exceed))
+        if row.kind == "maximum" and row.upper_w is not None and row.sure is not None:
+            free = plan.rack.compute_free_share(row.sure, row.upper_w)
+            rows.append(_make_row("  its upper end", row.upper_w, row.sure, "", free, None))
+    rows = rows[:most]
+    if "percentile" in refused:
+        rows.append((", ".join(refused["percentile"]), "-", "too few data", "", "", ""))
+    above = "time above, %" if any(row.exceed for row in plan.rows) else ""
+    heads = ("rule", "per node, kW", "nodes", "next limit", "free, %", above)
+    return make_table(heads, rows, left=(0, 3), title=plan.title)
+
+
+def _make_row(
+    rule: str, watts: float | None, nodes: int, binding: str, free: float | None, exceed: Exceedance | None
+) -> tuple[str, ...]:
+    share = fmt.NOTHING if free is None else f"{round(100 * free, 1) + 0.0:.1f}"
+    kilowatts = fmt.NOTHING if watts is None else fmt.format_number(watts / 1000)
+    return rule, kilowatts, str(nodes), binding, share, "" if exceed is None else _write_share(exceed)
+
+
+def make_cap_table(plan: RackPlan, most: int | None) -> Table | None:
+    """Make the table of caps for more nodes; None if no cap is known."""
+    source = "" if plan.cost.response is None else SOURCES[plan.cost.response.source]
+    rows: list[tuple[str, ...]] = []
+    for target in plan.targets:
+        ways = [("guarantee", target.by_guarantee), (source, target.by_response if source else None)]
+        cells = (str(target.nodes), fmt.format_number(target.allowed_w / 1000))
+        for name, option in ways:
+            if option is not None and target.has_room and (option.cap_w is not None or most is None):
+                rows.append((*cells, name, *_write_option(option)))
+                cells = ("", "")
+    if not any(row[3] not in ("none", "refused") for row in rows):
+        return None
+    against = "" if plan.cost.against_w is None else f" to {plan.cost.against_w:g} W"
+    heads = ("for nodes", "each, kW", "cap by", "cap per GPU, W", f"time{against}, %", f"energy{against}, %")
+    return make_table(heads, rows[:most], left=(2,))
+
+
+def _write_option(option: CapOption) -> tuple[str, str, str]:
+    if not option.is_needed:
+        return "none", "0", "0"
+    cap = "refused" if option.cap_w is None else f"{option.cap_w:g}"
+    ratios = (option.slowdown, option.energy)
+    changes = [r and fmt.format_change(r.value - 1, r.expanded, is_forecast=True).replace(" %", "") for r in ratios]
+    return cap, changes[0] or "?", changes[1] or "?"
+
+
+# Notes and reasons
+
+
+def list_notes(plan: RackPlan) -> list[Note]:
+    """List the notes, the most important first; three of them are in the answer without --why."""
+    best, row, peak = plan.recommendation, plan.recommendation.row, plan.peak
+    plate = plan.find_row("nameplate")
+    maxima = [r.node_w or 0.0 for r in plan.rows if r.kind == "maximum" and r.nodes is not None]
+    rated_w = math.inf if plate is None else plate.node_w or 0.0
+    allowed_w = allow_node_power(plan.limits, 1)
+    refused = [r for r in plan.rows if r.kind == "percentile" and r.refusal is not None]
+    twins = ", ".join(f"twin {twin}" for twin in plan.twins)
+    is_assumed = plan.efficiency is not None and plan.kind.efficiency is None
+    found = [
+        None if best.nodes else Note("rack.no-node", {"allowed_w": allowed_w, "node_w": best.node_w}),
+        Note("rack.simulated", texts={"what": twins}) if twins else None,
+        Note("rack.above-nameplate", {"node_w": max(maxima, default=0.0), "rated_w": rated_w})
+        if max(maxima, default=0.0) > rated_w
+        else None,
+        Note("rack.runs-capped", texts={"cap": _word_run_cap(plan.run_cap)}) if plan.run_cap else None,
+        Note("rack.given-maximum", {"node_w": best.node_w}) if row.kind == "maximum" and not row.upper_w else None,
+        Note("rack.errors-unknown", texts={"names": row.lacks}) if row.lacks and row.upper_w else None,
+        Note("rack.efficiency-assumed", {"efficiency": plan.efficiency or 0.0}) if is_assumed else None,
+        Note("rack.percentiles-refused", refused[0].refusal.numbers, {"names": _join_rules(refused)})
+        if refused and refused[0].refusal
+        else None,
+        None if maxima else Note("rack.nameplate-only"),
+        Note("rack.height-unknown") if plan.rack.height_u and not plan.kind.height_u else None,
+        Note("rack.runs-unread", texts={"names": plan.unread}) if plan.unread else None,
+        Note("rack.caps-unknown", texts={"why": word_note(plan.guarantee, SUBJECT)})
+        if isinstance(plan.guarantee, Note) and plan.cost.response is None and best.nodes
+        else None,
+        Note("rack.other-work", {"runs": peak.runs, "hours": peak.hours}) if peak else None,
+        Note("rack.runs-left-out", {"runs": plan.left_out}) if plan.left_out else None,
+    ]
+    return [note for note in found if note is not None]
+
+
+def _join_rules(rows: Sequence[RuleRow]) -> str:
+    return " and ".join(row.rule for row in rows)
+
+
+def list_reasons(plan: RackPlan) -> list[tuple[str, Note]]:
+    """List the reasons of --why, each with its label: rules, limits, refusals, errors, jobs, caps."""
+    best, rack = plan.recommendation, plan.rack
+    found = [("rule", Note("rack.why-rule"))]
+    for limit in plan.limits:
+        size = {"watts": limit.watts} if limit.room is None else {"room": limit.room}
+        factor = {"factor": f"{rack.power_factor:g}"} if rack.power_factor and "continuous" in limit.numbers else {}
+        found.append((limit.name, Note("rack.limit", {**size, **limit.numbers}, factor)))
+    if rack.feeds:
+        given = {"80 % continuous load": rack.continuous, "power factor 1": rack.power_factor}
+        assumed = [name for name, value in (given | {"even phases": rack.node_phases}).items() if value is None]
+        found.append(("feeds", Note("rack.why-feeds", texts={"names": ", ".join(assumed)} if assumed else {})))
+    numbers = {"nodes": best.nodes, "most_w": best.nodes * best.node_w, "usable_w": find_usable_power(plan.limits)}
+    numbers |= {} if plan.mean_w is None else {"mean_w": best.nodes * plan.mean_w}
+    plate = plan.find_row("nameplate")
+    if rack.nodes_now and plate is not None:
+        now_free = rack.compute_free_share(rack.nodes_now, plate.node_w or 0.0)
+        numbers |= {"now": rack.nodes_now, "now_free": now_free}
+    found.append(("draw", Note("rack.why-draw", numbers)))
+    found += [(row.rule, row.refusal or _explain_row(row)) for row in plan.rows]
+    found += _explain_errors(plan)
+    for joint in plan.joint_peaks:
+        about = {"hosts": joint.hosts, "ratio": joint.ratio}
+        found.append(("jobs", Note("rack.why-together", about, {"run": joint.run})))
+    found += [("jobs", note) for note in _explain_mix(plan)] or [("jobs", Note("rack.why-one-job"))]
+    return [*found, *(("caps", note) for note in _explain_caps(plan))]
+
+
+def _explain_row(row: RuleRow) -> Note:
+    numbers = {"node_w": row.node_w, "nodes": row.nodes}
+    if row.kind in ("maximum", "percentile"):
+        numbers |= {"upper_w": row.upper_w, "sure": row.sure}
+    if row.percentile is not None:
+        one = row.percentile
+        numbers |= {name: getattr(one, name) for name in ("value_w", "low_w", "high_w", "blocks", "block_s")}
+        numbers |= {} if one.is_supported else {"hours_needed": one.hours_needed}
+    if row.exceed is not None:
+        numbers |= {"allowed_w": row.allowed_w, "share": row.exceed.share, "high": row.exceed.high}
+    return Note("rack.why-row", {name: value for name, value in numbers.items() if value is not None})
+
+
+def _explain_errors(plan: RackPlan) -> list[tuple[str, Note]]:
+    peak, hidden, spread = plan.peak, plan.hidden, plan.spread
+    if peak is None or hidden is None or spread is None:
+        return []
+    about = {"readings": peak.readings, "hours": peak.hours, "raw_s": peak.raw_s}
+    found = [Note("rack.why-readings", about)]
+    for way in hidden.ways:
+        texts = {"source": way.source} | ({} if way.high is None else {"factor": f"{way.high:.3f}"})
+        if way.high is None:
+            texts |= {"source": "unknown", "advice": "Measure once at 12 s or faster."}
+        elif not way.is_bound:
+            texts |= {"advice": "Moments can miss any peak: this is no bound."}
+        found += [Note("rack.why-hidden", {"from_s": way.from_s}, texts)] if way.high != 1.0 else []
+    found.append(Note("rack.why-unseen", {"to_s": min(way.to_s for way in hidden.ways)}))
+    texts = {"source": spread.source}
+    texts |= {} if spread.source == "measured" else {"advice": "Measure the same work on three nodes."}
+    return [("errors", note) for note in (*found, Note("rack.why-spread", {"value": spread.value}, texts))]
+
+
+def _explain_mix(plan: RackPlan) -> list[Note]:
+    mix = plan.mix
+    if mix is None:
+        return []
+    numbers = {name: getattr(mix, name) for name in ("mean_w", "maximum_w", "upper_w", "allowed_w", "draws")}
+    numbers |= {"share": mix.exceed.share, "high": mix.exceed.high}
+    found = [Note("rack.why-mix", numbers, {"names": ", ".join(mix.names), "seed": str(mix.seed)})]
+    for p, one in mix.percentiles.items():
+        if isinstance(one, PercentileRefusal):
+            found.append(describe_refusal(one))
+        else:
+            interval = {"value_w": one.value_w, "low_w": one.low_w, "high_w": one.high_w}
+            found.append(Note("rack.why-mix-percentile", interval, {"p": f"p{p:.10g}"}))
+    return found
+
+
+def _explain_caps(plan: RackPlan) -> list[Note]:
+    options = [option for target in plan.targets for option in (target.by_guarantee, target.by_response) if option]
+    found = [option.refusal for option in options if option.refusal and plan.cost.response]
+    found += [plan.cost.refusal] if plan.cost.refusal else []
+    found = [note for k, note in enumerate(found) if note not in found[:k]]
+    if isinstance(plan.guarantee, CapGuarantee):
+        shares = (plan.kind.efficiency,) if plan.kind.efficiency else EFFICIENCIES
+        efficiency = f"{' to '.join(f'{100 * share:g}' for share in shares)} %"
+        texts = {"source": f"{plan.guarantee.host_w:.0f} W ({plan.guarantee.source})", "efficiency": efficiency}
+        found.append(Note("rack.why-guarantee", texts=texts))
+        found += [Note("rack.errors-unknown", texts={"names": plan.guarantee.lacks})] if plan.guarantee.lacks else []
+    response = plan.cost.response
+    if response is not None:
+        texts = {"source": SOURCES[response.source]}
+        texts |= {"advice": "Measure three caps before you trust it."} if response.source == "model" else {}
+        found.append(Note("rack.why-cost", {"lowest_w": response.caps_w[0], "highest_w": response.caps_w[-1]}, texts))
+    return found
+
+
+# JSON
+
+
+def write_json(plan: RackPlan) -> dict[str, Any]:
+    """Return plain data; powers in W at the wall."""
+    plain: dict[str, Any] = make_plain(plan)
+    names = {"kind": "node", "run_cap": "runs_under_caps", "joint_peaks": "coincidence", "mean_w": "node_mean_w"}
+    plain = {names.get(name, name): value for name, value in plain.items()}
+    plain["recommendation"] |= {"rule": plan.recommendation.row.rule, "text": list_sentences(plan)[0]}
+    plain["rack"] |= {"capacity_w": plan.rack.capacity_w}
+    if plan.mix is not None:
+        plain["mix"] |= {"fits": plan.mix.fits, "fits_as_read": plan.mix.fits_as_read}
+    notes = {"notes": make_plain(list_notes(plan)), "reasons": make_plain([note for _, note in list_reasons(plan)])}
+    return plain | {"simulated": bool(plan.twins)} | notes
+
+
+def make_plain(value: Any) -> Any:
+    """Return data classes as dictionaries, notes with their text, and infinite numbers as None."""
+    if isinstance(value, Note):
+        return {"code": value.code, **value.numbers, "text": word_note(value, SUBJECT)}
+    if isinstance(value, Quantity):
+        return value.to_json()
+    if is_dataclass(value):
+        return {one.name: make_plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): make_plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [make_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

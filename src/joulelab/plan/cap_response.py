@@ -1,4 +1,7 @@
-"""Say what a power cap does to a job: how much longer it takes, and what the node draws."""
+"""Find the effect of a GPU power cap on a job: how much longer it takes, and the power of the node.
+
+It is fitted to runs at several caps, interpolated between them, or modelled by the curve of other GPUs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from joulelab.analysis.study_cells import Cell, Trial, compute_means, divide_tim
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
 from joulelab.core.scope import find_family
-from joulelab.plan.measured_runs import ALIKE, name_workload, require_power_over_time
+from joulelab.plan.measured_runs import ALIKE, list_outer_scopes, name_workload, require_power_over_time
 from joulelab.report.messages import word_check
 from joulelab.twin.model import H100, PRESETS
 
@@ -22,23 +25,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from joulelab.analysis.result import Result
-    from joulelab.analysis.study_cells import CellMeans
     from joulelab.plan.measured_runs import MeasuredRun
 
 
-# GPUs that are capped draw this share of the cap on average (cap sweeps on three kinds of GPU).
+# Capped GPUs draw this share of their cap on average (cap sweeps on three kinds of GPU).
 HELD = 0.95
-# Where only the whole node was measured: the share of GPUs in it while it trains, and how surely (1 sd).
+# If only the whole node was measured: the share of the GPUs in its power while it trains, with 1 sd.
 GPU_SHARE, U_GPU_SHARE = 0.70, 0.06
-# What a watt less on the GPUs is at the wall: supplies, regulators and fans follow. Between 1.0 and 1.16.
+# Watts at the wall per watt less on the GPUs: supplies, regulators and fans follow. Between 1.0 and 1.16.
 AT_WALL, U_AT_WALL = 1.08, 0.04
-# How far the curve was off (1 sd of the logarithm of time), by the share of its power that was left to the GPU. Chosen
-# on public sweeps of RTX 6000 and V100, single runs, whose own scatter is in it: no test on data that it has not seen.
-# With curve and error of one of the two, the other's times were covered at k = 2 in 95 % (RTX 6000) and 92 % (V100).
-# Below the first share nothing is said: times of twice and four times are found there.
+# Error of the curve (1 sd of the logarithm of time), by the share of its power that is left to the GPU. Chosen on
+# public sweeps of RTX 6000 and V100, single runs with their scatter; not tested on other data. With curve and error of
+# one of the two, the times of the other were covered at k = 2 in 95 % (RTX 6000) and 92 % (V100) of cases.
+# Below the first share nothing is modelled: the sweeps have times of two and four times there.
 SHARES = (0.4, 0.5, 0.6, 0.7, 1.0)
-OFF = (0.30, 0.20, 0.09, 0.045, 0.045)
+CURVE_ERRORS = (0.30, 0.20, 0.09, 0.045, 0.045)
 LOWEST, STEP = 0.4, 0.05  # caps of the model, as shares of the highest
+# Error of an interpolated curve (1 sd), as a share of its change between two points: with these alone, and with more
+# points that show its bend. Chosen on public cap sweeps of two GPUs; there, times of caps that were left out are
+# covered at k = 2 in 95 to 97 %, at the lowest caps of an RTX 6000 in 91 %.
+ALONE, BESIDE = 1.2, 0.25
+IN_FORCE = ("cap", "cap not enforced")  # checks that fail if a cap was not in force
+OWN_LABELS = ("study", "cell", "slot", "cap", "repeat")  # labels that differ between the runs of a sweep
+SAME_CAP_W = 0.5
+UNKNOWN_EFFECT = "the effect of caps is not known"
+SWEEP = "joulelab sweep --cap 400:700:50 -- COMMAND"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +65,10 @@ class CapPoint:
 
 @dataclass(frozen=True, slots=True)
 class CapResponse:
-    """Hold what caps do, from the lowest to the highest; the last is the reference, without a cap of its own.
+    """Hold the effect of caps, from the lowest to the highest; the last is the reference, without a cap.
 
-    `source` says whether it was measured (also on a twin) or is a model of other GPUs' measurements; `said` is for
-    people: what it was made from, and what to doubt. `tag` sets its terms apart from those of others.
+    `source` is `measured`, `twin` (measured in a simulation) or `model` (of other GPUs); `said` describes its basis and
+    its limits. `tag` separates its terms from those of other responses.
     """
 
     points: tuple[CapPoint, ...]
@@ -67,20 +78,25 @@ class CapResponse:
 
     @property
     def caps_w(self) -> tuple[float, ...]:
-        """Return the caps there are points for, in W."""
+        """Return the caps of the points, in W."""
         return tuple(p.cap_w for p in self.points)
 
     def at(self, cap_w: float) -> CapPoint:
-        """Return what a cap does, between the points by interpolation, its uncertainty included.
+        """Return the effect of a cap; between the points it is interpolated, with the uncertainty of that.
 
-        The highest power is that of the next point above: a bound. Raises ConfigError outside of the points: nothing
-        is extrapolated.
+        The highest power is that of the next point above: a bound. Nothing is extrapolated: raises ConfigError outside
+        of the points.
         """
         caps = self.caps_w
         if not caps or not caps[0] <= cap_w <= caps[-1]:
             what = {"model": "modelled", "twin": "simulated"}.get(self.source, "measured")
             why = f"caps from {caps[0]:g} to {caps[-1]:g} W were {what}" if caps else "no cap was measured"
-            raise ConfigError(f"nothing is known of a cap of {cap_w:g} W", why=why, next="measure it, or name another")
+            raise ConfigError(
+                f"the effect of a cap of {cap_w:g} W is not known",
+                why=why,
+                next="measure it, or name another",
+                code="config.unknown-cap",
+            )
         above = next(k for k, cap in enumerate(caps) if cap >= cap_w)
         if caps[above] == cap_w:
             return self.points[above]
@@ -90,33 +106,49 @@ class CapResponse:
         return CapPoint(cap_w, slowdown, node_w, self.points[above].highest_w)
 
 
-def fit_cap_response(measured: Sequence[MeasuredRun], *, highest_cap_w: float | None = None) -> CapResponse:
-    """Return what caps do from runs of one workload at several caps (a run without a cap is the reference).
-
-    Time is per work where work was reported alike in all of them, else that of the run. The cap of a run without one
-    is the GPU's own limit, as it was recorded; `highest_cap_w` where it was not. Raises ConfigError where runs are of
-    different workloads, or fewer than two caps were measured.
-    """
-    from joulelab.plan.cap_response import fit_cap_points
-
-    points, said, tag = fit_cap_points(measured, highest_cap_w)
-    return CapResponse(points, "twin" if measured[0].result.twin else "measured", said, tag)
-
-
 def find_cap_response(measured: Sequence[MeasuredRun], *, gpu_w: float | None = None) -> CapResponse:
-    """Return what caps do as it was measured, by the model where runs are all at one cap.
+    """Return the measured effect of caps, or the model's if all runs are at one cap.
 
-    `gpu_w` is the highest cap of a GPU, for runs that did not record it. Raises ConfigError where runs are of different
-    workloads, or where nothing of their GPUs is known.
+    `gpu_w` is the highest cap of a GPU, for runs that did not record it. Raises ConfigError if the runs are of
+    different workloads, or nothing is known of their GPUs.
     """
-    from joulelab.plan.cap_response import describe_uncapped_node, list_caps
-
     if len(set(list_caps(measured, gpu_w))) > 1:
         return fit_cap_response(measured, highest_cap_w=gpu_w)
     node = describe_uncapped_node(measured, gpu_w)
     return model_cap_response(
         node.node_w, node.highest_w, gpus=node.gpus, gpu_w=node.gpu_w, model=node.model, gpu_mean_w=node.gpu_mean_w
     )
+
+
+def fit_cap_response(measured: Sequence[MeasuredRun], *, highest_cap_w: float | None = None) -> CapResponse:
+    """Return the effect of caps from runs of one workload at several caps (a run without a cap is the reference).
+
+    Time is per work if all runs report the same kind, else that of the run. A run without a cap is at the recorded
+    limit of its GPUs, or at `highest_cap_w`. Raises ConfigError for different workloads, or less than two caps.
+    """
+    _check_comparable(measured)
+    caps = list_caps(measured, highest_cap_w)
+    levels = sorted(set(caps))
+    if len(levels) < 2:
+        raise ConfigError(UNKNOWN_EFFECT, why=f"all runs are at {levels[0]:g} W", next=SWEEP, code="config.one-cap")
+    kind = _find_work_kind([m.result for m in measured])
+    tag = measured[0].result.run
+    groups = [[m for m, cap in zip(measured, caps, strict=True) if cap == level] for level in levels]
+    keys = [f"{level:g} W of {tag}" for level in levels]
+    times = [Cell(key, {}, tuple(_time_run(m, kind) for m in group)) for key, group in zip(keys, groups, strict=True)]
+    powers = [Cell(key, {}, tuple(_power_run(m, kind) for m in group)) for key, group in zip(keys, groups, strict=True)]
+    time_pool, power_pool = (pool_cells((cell, None) for cell in cells) for cells in (times, powers))
+    reference = compute_means(times[-1], None, time_pool)
+    points = []
+    for level, group, time, power in zip(levels, groups, times, powers, strict=True):
+        own, mean = compute_means(time, None, time_pool), compute_means(power, None, power_pool)
+        if own is None or reference is None or mean is None or mean.energy is None:
+            raise ValueError(f"no runs at {level:g} W")  # every cap has runs, and every run an energy
+        slowdown = ONE if own == reference else divide_times(own, reference) or ONE
+        highest_w = max(draw.highest_w for one in group for draw in one.draws)
+        points.append(CapPoint(level, slowdown, mean.energy, highest_w, len(group)))
+    said = _describe_fit(measured, groups, kind, levels, _find_limit(measured, highest_cap_w))
+    return CapResponse(tuple(points), "twin" if measured[0].result.twin else "measured", said, tag)
 
 
 def model_cap_response(
@@ -128,18 +160,20 @@ def model_cap_response(
     model: str = "",
     gpu_mean_w: float | None = None,
 ) -> CapResponse:
-    """Return what caps would do by the curve of other GPUs, with the error that it had on public sweeps (see OFF).
+    """Return the effect of caps by the curve of other GPUs, with its error on public sweeps (see CURVE_ERRORS).
 
     `node_w` and `highest_w` are a node's mean and highest power without caps, `gpu_w` the highest cap of each of its
-    `gpus`, `gpu_mean_w` what one of them draws on average (W): a share of the node's where nobody measured it. Raises
+    `gpus`, `gpu_mean_w` the mean power of one (W); without it, a share of the node's power is assumed. Raises
     ConfigError for a node without GPUs or power.
     """
     if gpus < 1 or gpu_w <= 0 or node_w.value <= 0:
         why = f"{gpus} GPUs of {gpu_w:g} W, a node of {node_w.value:g} W"
-        raise ConfigError("what caps do cannot be modelled", why=why, next="give the node's power, gpus and gpu_w")
+        raise ConfigError(
+            "the effect of caps cannot be modelled", why=why, next="give the node's power, gpus and gpu_w"
+        )
     share = GPU_SHARE * node_w.value / gpus
     free_w = min(share if gpu_mean_w is None else gpu_mean_w, gpu_w)
-    curve, known = _curve_of(model)
+    curve, known = _find_curve(model)
     tag = f"model {gpus} x {gpu_w:g} W"
     points = []
     for step in range(round((1 - LOWEST) / STEP) + 1):
@@ -151,44 +185,40 @@ def model_cap_response(
         points.append(
             CapPoint(
                 cap_w,
-                _modelled_time(curve, left, tag) if step else Quantity(1.0),
-                _modelled_power(node_w, saved, measured=gpu_mean_w is not None, tag=tag),
+                _model_time(curve, left, tag) if step else Quantity(1.0),
+                _model_power(node_w, saved, measured=gpu_mean_w is not None, tag=tag),
                 max(highest_w - saved, 0.0),
             )
         )
-    said = _model_said(known, assumed=gpu_mean_w is None)
-    return CapResponse(tuple(reversed(points)), "model", said, tag)
-
-
-def _model_said(known: str, *, assumed: bool) -> str:
-    share = f"; GPUs are taken to draw {GPU_SHARE:.0%} of the node's power" if assumed else ""
-    return (
+    share = f"; GPUs are taken to draw {GPU_SHARE:.0%} of the node's power" if gpu_mean_w is None else ""
+    said = (
         f"modelled by the curve of {known or 'other GPUs'}, not measured: public cap sweeps of an RTX 6000 and a "
         f"V100 in training{share}. Measure three caps before you trust it"
     )
+    return CapResponse(tuple(reversed(points)), "model", said, tag)
 
 
-def _curve_of(model: str) -> tuple[tuple[float, float], str]:
-    """Return a and k of a kind of GPU and its name; those that stand for all, and none, where it is not known."""
-    plain = _plain(model)
+def _find_curve(model: str) -> tuple[tuple[float, float], str]:
+    """Return a and k of a kind of GPU and its name; of an unknown kind the general curve, without a name."""
+
+    def simplify_name(name: str) -> str:
+        return name.lower().replace(" ", "").replace("-", "")
+
+    simple = simplify_name(model)
     for short, gpu in PRESETS.items():
-        if plain and (short in plain or plain in _plain(gpu.name)) and gpu.slowdown != H100.slowdown:
+        if simple and (short in simple or simple in simplify_name(gpu.name)) and gpu.slowdown != H100.slowdown:
             return gpu.slowdown, short
-    return H100.slowdown, ""  # no public sweep has an H100: it is modelled by what is between the others
+    return H100.slowdown, ""  # no public sweep has an H100: its curve lies between the others
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace(" ", "").replace("-", "")
-
-
-def _modelled_time(curve: tuple[float, float], left: float, tag: str) -> Quantity:
+def _model_time(curve: tuple[float, float], left: float, tag: str) -> Quantity:
     a, k = curve
     value = 1 + a * (math.pow(left, -k) - 1)
-    return Quantity(value, {f"model:time@{tag}": value * float(np.interp(left, SHARES, OFF))})
+    return Quantity(value, {f"model:time@{tag}": value * float(np.interp(left, SHARES, CURVE_ERRORS))})
 
 
-def _modelled_power(node_w: Quantity, saved_w: float, *, measured: bool, tag: str) -> Quantity:
-    """Return the node's power with so much less on its GPUs, what is not known of supplies and fans included."""
+def _model_power(node_w: Quantity, saved_w: float, *, measured: bool, tag: str) -> Quantity:
+    """Return the node's power with `saved_w` less on its GPUs, with the uncertainty of supplies and fans."""
     less = AT_WALL * saved_w
     terms = {f"model:wall@{tag}": -U_AT_WALL * saved_w}
     if not measured:
@@ -196,56 +226,10 @@ def _modelled_power(node_w: Quantity, saved_w: float, *, measured: bool, tag: st
     return node_w + Quantity(-less, terms if saved_w else {})
 
 
-IN_FORCE = ("cap", "cap not enforced")  # checks by which a cap was not in force
-OWN_LABELS = ("study", "cell", "slot", "cap", "repeat")  # those that differ between the runs of a sweep
-SAME_CAP_W = 0.5
-SWEEP = "joulelab sweep --cap 400:700:50 -- COMMAND"
-
-
-def fit_cap_points(
-    measured: Sequence[MeasuredRun], highest_cap_w: float | None
-) -> tuple[tuple[CapPoint, ...], str, str]:
-    """Return the points by cap, what has to be said of them, and a tag. Raises ConfigError."""
-    _check_alike(measured)
-    caps = list_caps(measured, highest_cap_w)
-    levels = sorted(set(caps))
-    if len(levels) < 2:
-        only = f"all runs are at {levels[0]:g} W" if levels else "there are no runs"
-        raise ConfigError("what caps do is not known", why=only, next=SWEEP)
-    kind = _work([m.result for m in measured])
-    tag = measured[0].result.run
-    groups = [[m for m, cap in zip(measured, caps, strict=True) if cap == level] for level in levels]
-    keys = [f"{level:g} W of {tag}" for level in levels]
-    times = [Cell(key, {}, tuple(_trial(m, kind) for m in group)) for key, group in zip(keys, groups, strict=True)]
-    powers = [Cell(key, {}, tuple(_power(m, kind) for m in group)) for key, group in zip(keys, groups, strict=True)]
-    time_pool, power_pool = (pool_cells((cell, None) for cell in cells) for cells in (times, powers))
-    reference = compute_means(times[-1], None, time_pool)
-    points = [
-        _point(level, group, (compute_means(time, None, time_pool), reference), compute_means(power, None, power_pool))
-        for level, group, time, power in zip(levels, groups, times, powers, strict=True)
-    ]
-    return tuple(points), _said(measured, groups, kind, levels, _limit(measured, highest_cap_w)), tag
-
-
-def _point(
-    level: float,
-    group: Sequence[MeasuredRun],
-    times: tuple[CellMeans | None, CellMeans | None],
-    power: CellMeans | None,
-) -> CapPoint:
-    """Return what one cap did; every cap has runs, and every run an energy."""
-    own, reference = times
-    if own is None or reference is None or power is None or power.energy is None:
-        raise ValueError(f"no runs at {level:g} W")
-    slowdown = ONE if own == reference else divide_times(own, reference)
-    highest = max(d.highest_w for m in group for d in m.draws)
-    return CapPoint(level, slowdown or ONE, power.energy, highest, len(group))
-
-
 def find_cap(result: Result) -> float | None:
     """Return the cap (W) that a run set on its GPUs, None without one.
 
-    Raises ConfigError where they differ between GPUs, were changed on the way, or were not in force.
+    Raises ConfigError if it differs between GPUs, was changed while the run went on, or was not in force.
     """
     caps = [c for c in result.caps if find_family(c.scope) == "gpu" and c.unit == "W"]
     if not caps:
@@ -260,35 +244,29 @@ def find_cap(result: Result) -> float | None:
         raise ConfigError("a run has no one cap", where=where, why=why, next=leave)
     for check in result.checks:
         if check.name in IN_FORCE and check.status == "failed":
-            raise ConfigError("a cap was not in force", where=where, why=word_check(check).text, next=leave)
+            raise ConfigError("the cap was not in force", where=where, why=word_check(check).text, next=leave)
     return asked[0]
 
 
 def list_caps(measured: Sequence[MeasuredRun], highest_cap_w: float | None = None) -> list[float]:
-    """Return the cap of each run (W), that of a run without one being the limit of its GPUs. Raises ConfigError."""
+    """Return the cap of each run (W), the limit of its GPUs for one without a cap. Raises ConfigError."""
     asked = [find_cap(m.result) for m in measured]
-    limit = _limit(measured, highest_cap_w)
+    limit = _find_limit(measured, highest_cap_w)
     if limit is None and None in asked:
-        bare = measured[asked.index(None)].result.run
-        why = "it set no cap, and no meter told the limit of its GPUs"
         raise ConfigError(
             "the cap of a run is not known",
-            where=f"run {bare}",
-            why=why,
+            where=f"run {measured[asked.index(None)].result.run}",
+            why="it set no cap, and no meter told the limit of its GPUs",
             next="give --gpu-power, or gpu_w of the node in a plan file",
+            code="config.unknown-cap",
         )
-    return [_level(cap, limit) for cap in asked]
+    if limit is None:
+        return [cap for cap in asked if cap is not None]
+    return [limit if cap is None or abs(cap - limit) <= SAME_CAP_W else cap for cap in asked]
 
 
-def _level(cap_w: float | None, limit_w: float | None) -> float:
-    """Return a cap, the limit where there is none or where it is the same."""
-    if limit_w is not None and (cap_w is None or abs(cap_w - limit_w) <= SAME_CAP_W):
-        return limit_w
-    return cap_w or 0.0
-
-
-def _limit(measured: Sequence[MeasuredRun], given_w: float | None) -> float | None:
-    """Return the power limit of the GPUs without a cap (W): as given, recorded, or found by those who set one."""
+def _find_limit(measured: Sequence[MeasuredRun], given_w: float | None) -> float | None:
+    """Return the power limit of the GPUs without a cap (W): as given, as recorded, or as found when a cap was set."""
     if given_w is not None:
         return given_w
     own = [d.watts for m in measured for d in m.result.rated.devices if find_family(d.scope) == "gpu"]
@@ -298,7 +276,7 @@ def _limit(measured: Sequence[MeasuredRun], given_w: float | None) -> float | No
 
 @dataclass(frozen=True, slots=True)
 class UncappedNode:
-    """Hold a node without caps: mean and highest power, GPUs, the limit of each and what one draws on average (W)."""
+    """Hold a node without caps: mean and highest power, its GPUs, the limit and the mean power of one (W)."""
 
     node_w: Quantity
     highest_w: float
@@ -309,15 +287,15 @@ class UncappedNode:
 
 
 def describe_uncapped_node(measured: Sequence[MeasuredRun], gpu_w: float | None = None) -> UncappedNode:
-    """Return what runs without a cap say of a node. Raises ConfigError where they had one, or no GPU was measured."""
-    _check_alike(measured)
+    """Return the node of runs without a cap. Raises ConfigError if they had one, or no GPU was measured."""
+    _check_comparable(measured)
     (cap_w,) = set(list_caps(measured, gpu_w))
-    limit, draws = _limit(measured, gpu_w), [d for m in measured for d in m.draws]
+    limit, draws = _find_limit(measured, gpu_w), [d for m in measured for d in m.draws]
     gpus = max(d.gpus for d in draws)
     if not gpus or limit is None or cap_w < limit:
         why = "no GPU was measured" if not gpus else f"all runs are at {cap_w:g} W"
-        raise ConfigError("what caps do is not known", why=why, next=SWEEP)
-    power = compute_means(Cell("uncapped", {}, tuple(_power(m, None) for m in measured)))
+        raise ConfigError(UNKNOWN_EFFECT, why=why, next=SWEEP, code="config.one-cap")
+    power = compute_means(Cell("uncapped", {}, tuple(_power_run(m, None) for m in measured)))
     if power is None or power.energy is None:
         raise ValueError("runs have no energy")
     inside = [float(np.nanmean(d.parts["gpu"])) / d.gpus for d in draws if "gpu" in d.parts and d.gpus]
@@ -326,25 +304,25 @@ def describe_uncapped_node(measured: Sequence[MeasuredRun], gpu_w: float | None 
     return UncappedNode(power.energy, max(d.highest_w for d in draws), gpus, limit, next(iter(models), ""), mean_w)
 
 
-def _check_alike(measured: Sequence[MeasuredRun]) -> None:
-    """Refuse runs that cannot be compared. Raises ConfigError."""
+def _check_comparable(measured: Sequence[MeasuredRun]) -> None:
     if not measured:
-        raise ConfigError("what caps do is not known", why="no runs are given", next="name runs at several caps")
-    require_power_over_time(measured, "what caps do")
+        raise ConfigError(UNKNOWN_EFFECT, why="no runs are given", next="name runs at several caps")
+    require_power_over_time(measured, "the effect of caps")
     first = list_compared_facts(measured[0])
     for other in measured[1:]:
         for (what, mine), theirs in zip(first.items(), list_compared_facts(other).values(), strict=True):
             if mine != theirs:
-                where = f"runs {measured[0].result.run} and {other.result.run}"
-                why = f"{what}: {_shown(mine)}, {_shown(theirs)}"
-                then = "name runs that differ in their cap only"
                 raise ConfigError(
-                    "what caps do cannot be told from runs of different work", where=where, why=why, next=then
+                    "runs of different work do not show the effect of a cap",
+                    where=f"runs {measured[0].result.run} and {other.result.run}",
+                    why=f"{what}: {str(mine)[:60] or 'none'}, {str(theirs)[:60] or 'none'}",
+                    next="name runs that differ in their cap only",
+                    code="config.different-work",
                 )
 
 
 def list_compared_facts(one: MeasuredRun) -> dict[str, Any]:
-    """Return what has to be the same in all runs but the cap, by what it is called."""
+    """Return the facts, by name, that have to be equal in all runs of one response; the cap may differ."""
     result = one.result
     labels = {k: v for k, v in result.labels.items() if k not in OWN_LABELS} if "study" in result.labels else {}
     caps = {(c.scope, c.unit, c.asked) for c in result.caps if (find_family(c.scope), c.unit) != ("gpu", "W")}
@@ -359,38 +337,32 @@ def list_compared_facts(one: MeasuredRun) -> dict[str, Any]:
     }
 
 
-def _shown(value: object) -> str:
-    return str(value)[:60] or "none"
-
-
-def _work(results: Iterable[Result]) -> str | None:
-    """Return the kind of work that all runs report and that time is divided by, None where there is none."""
+def _find_work_kind(results: Iterable[Result]) -> str | None:
+    """Return the kind of work that all runs report, None if there is none."""
     listed = [r.work for r in results]
     common = [k for k in list_figure_kinds(listed[0]) if k not in COST_WORK and all(w.get(k, 0.0) > 0 for w in listed)]
     return common[0] if common else None
 
 
-def _trial(one: MeasuredRun, kind: str | None) -> Trial:
+def _time_run(one: MeasuredRun, kind: str | None) -> Trial:
     """Return the time of a run, per unit of work."""
-    done = one.result.work[kind] if kind else 1.0
-    return Trial(None, one.result.duration_s / done, run=one.result.run)
+    return Trial(None, one.result.duration_s / (one.result.work[kind] if kind else 1.0), run=one.result.run)
 
 
-def _power(one: MeasuredRun, kind: str | None) -> Trial:
-    """Return the mean power of a node of a run (W), where trials have their energy, beside its time."""
-    duration_s = one.result.duration_s
-    (energy,) = one.energies([0.0, duration_s])
-    outer = {(d.host, scope) for d in one.draws for scope in d.scopes}
+def _power_run(one: MeasuredRun, kind: str | None) -> Trial:
+    """Return the mean power of a node of a run (W) in place of an energy, and its time."""
+    (energy,) = one.energies([0.0, one.result.duration_s])
+    outer = list_outer_scopes(one)
     meters = sorted(
         f"{s.reading.meter} {s.reading.channel} {s.device or s.host}"
         for s in one.result.scopes
         if (s.host, s.scope) in outer
     )
-    mean_w = energy * (1 / duration_s / len(one.draws))
-    return Trial(mean_w, _trial(one, kind).time_s, run=one.result.run, meter="; ".join(meters))
+    mean_w = energy * (1 / one.result.duration_s / len(one.draws))
+    return Trial(mean_w, _time_run(one, kind).time_s, run=one.result.run, meter="; ".join(meters))
 
 
-def _said(
+def _describe_fit(
     measured: Sequence[MeasuredRun],
     groups: Sequence[Sequence[MeasuredRun]],
     kind: str | None,
@@ -410,27 +382,21 @@ def _said(
     return "; ".join(parts)
 
 
-# How far a curve may be from what is read off it (1 sd), as a share of what it changes between two points: where there
-# are only these, and where points beside them tell how it bends. Chosen on public cap sweeps of two GPUs; there times
-# of caps that were left out are covered at k = 2 in 95 to 97 %, at the lowest caps of an RTX 6000 in 91 %.
-ALONE, BESIDE = 1.2, 0.25
-
-
 def interpolate_quantity(x: Sequence[float], points: Sequence[Quantity], at: float, source: str) -> Quantity:
-    """Return a curve of positive values at a place between its points, whose `x` ascend.
+    """Interpolate a curve of positive values between its points, whose `x` ascend.
 
-    Logarithms are interpolated, by cubics that never leave the range of the two points beside: a curve that rises or
-    falls goes on doing so. The uncertainty is that of both points, and by how far the cubic is from the straight line:
-    nobody saw how the curve bends there. `source` names that term.
+    Logarithms are interpolated by cubics that never leave the range of the two points beside: a curve that rises or
+    falls keeps doing so. The uncertainty is that of both points, and the distance of the cubic from the straight line,
+    because the bend was not measured. `source` names that term.
     """
-    k = min(max(sum(one <= at for one in x) - 1, 0), len(x) - 2)
     if at in x:
         return points[x.index(at)]
+    k = min(max(sum(one <= at for one in x) - 1, 0), len(x) - 2)
     places = [math.log(one) for one in x]
     values = [math.log(q.value) for q in points]
     share = (math.log(at) - places[k]) / (places[k + 1] - places[k])
     straight = values[k] + share * (values[k + 1] - values[k])
-    bent = _cubic(places, values, k, share)
+    bent = _evaluate_cubic(places, values, k, share)
     value = math.exp(bent)
     chord = share * (1 - share) * abs(values[k + 1] - values[k])
     off = ALONE * chord if len(x) == 2 else math.hypot(bent - straight, BESIDE * chord)
@@ -439,18 +405,18 @@ def interpolate_quantity(x: Sequence[float], points: Sequence[Quantity], at: flo
     return Quantity(value, {**parts.terms, source: value * off}, parts.known, parts.bounds)
 
 
-def _cubic(x: Sequence[float], y: Sequence[float], k: int, share: float) -> float:
-    """Return a cubic of Hermite between the points k and k + 1, with slopes that keep it between them."""
+def _evaluate_cubic(x: Sequence[float], y: Sequence[float], k: int, share: float) -> float:
+    """Return a Hermite cubic between the points k and k + 1, with slopes that keep it between them."""
     width = x[k + 1] - x[k]
     slopes = [(b - a) / (d - c) for (a, b), (c, d) in zip(pairwise(y), pairwise(x), strict=True)]
-    first, last = (_slope(x, slopes, j) * width for j in (k, k + 1))
+    first, last = (_find_slope(x, slopes, j) * width for j in (k, k + 1))
     rest = 1 - share
     ends = y[k] * (1 + 2 * share) * rest**2 + y[k + 1] * (3 - 2 * share) * share**2
     return ends + first * share * rest**2 - last * share**2 * rest
 
 
-def _slope(x: Sequence[float], slopes: Sequence[float], j: int) -> float:
-    """Return the slope at a point: a mean of those beside it, none where these differ in sign."""
+def _find_slope(x: Sequence[float], slopes: Sequence[float], j: int) -> float:
+    """Return the slope at a point: a mean of those beside it, zero if these differ in sign."""
     if len(slopes) == 1:
         return slopes[0]
     if j in (0, len(slopes)):

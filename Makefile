@@ -92,10 +92,10 @@ docs: install-dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "built .docs-site/index.html"
 
-# Wheel and sdist, into dist/; tests/dist installs them into an empty environment.
+# Wheel and sdist, into dist/; tests/release installs them into an empty environment.
 dist: install-dev
 	@rm -rf dist
-	@$(BIN)/python -m build --quiet --outdir dist
+	@$(BIN)/python -m build --no-isolation --quiet --outdir dist
 	@ls -l dist
 
 clean:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,9 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     styles = [path.read_text() for path in site.rglob("*.css")]
     assert styles
     assert not any("url(http" in style or "url(//" in style for style in styles)
+
+
+def test_the_links_of_llms_txt_are_on_the_site(site: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text())
+    assert len(links) > 20
+    assert [link for link in links if not (site / link).is_file()] == []

@@ -34,6 +34,7 @@ from joulelab.core.errors import StoreError, explain_defect
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
+from joulelab.site.footprint import restore_site
 from joulelab.store.run_folder import JOINED
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def load_joined(run: Run, span: RunSpan) -> JoinedScopes:
 
 
 def _describe_run(run: Run, end: dict[str, Any]) -> dict[str, Any]:
-    """Return names, command, outcome and labels of a run, and its twin if it was simulated."""
+    """Return names, command, outcome, labels and site of a run, and its twin if it was simulated."""
     served = SERVED_TWIN if (run.meta.get("environment") or {}).get("JOULELAB_TWIN") else ""
     return {
         "run": str(run.meta.get("id", run.path.name)),
@@ -190,6 +191,7 @@ def _describe_run(run: Run, end: dict[str, Any]) -> dict[str, Any]:
         "exit_code": end.get("exit_code"),
         "signal": end.get("signal"),
         "twin": str((run.meta.get("twin") or {}).get("name", "")) or served,
+        "site": restore_site((run.meta.get("options") or {}).get("site")),
     }
 
 

@@ -11,6 +11,7 @@ from joulelab.analysis.marked_phases import list_figure_kinds
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.core.text import finite_or_none
+from joulelab.site.footprint import Footprint, Site, compute_footprint
 
 Fact = str | int | float | bool
 CheckStatus = Literal["ok", "note", "warning", "failed"]
@@ -325,7 +326,8 @@ class Result:
 
     `twin` names the simulated node of a run, in virtual time or served. `rated` is the energy by rated power x time.
     `busiest` is the highest load (share of one) of each GPU of the first host with enough readings of its load;
-    `gpu_loads` are mean and maximum of all GPUs whose mean load is known.
+    `gpu_loads` are mean and maximum of all GPUs whose mean load is known. `site` is the place whose price and carbon
+    intensity apply: the one that the run recorded.
     """
 
     run: str
@@ -358,6 +360,7 @@ class Result:
     rated: RatedResult = field(default_factory=RatedResult)
     busiest: dict[str, float] = field(default_factory=dict)
     gpu_loads: tuple[GpuLoad, ...] = ()
+    site: Site | None = None
 
     @property
     def duration_s(self) -> float:
@@ -368,6 +371,15 @@ class Result:
     def energy(self) -> Quantity | None:
         """Return the energy of everything measured (J), None where there is no power meter."""
         return next((g.energy for g in self.groups if g.name == "measured"), None)
+
+    @property
+    def footprint(self) -> Footprint | None:
+        """Return kWh, cost and CO2e of everything measured, None where there is no power meter."""
+        return None if self.energy is None else compute_footprint(self.energy, self.site)
+
+    def with_site(self, site: Site | None) -> Result:
+        """Return the result at a site; a site that the run recorded stays."""
+        return self if self.site is not None else replace(self, site=site)
 
     @property
     def gpu_load(self) -> float | None:
@@ -417,7 +429,8 @@ class Result:
         plain |= {"schema": RESULT_SCHEMA, **{k: make_plain(getattr(self, k)) for k in named}}
         for name, ratio in self.ratios.items():
             plain["ratios"][name]["is_resolved"] = is_efficiency_resolved(ratio)
-        return plain | {"per_work": make_plain(self.per_work())}
+        footprint = None if self.footprint is None else make_plain(self.footprint.to_json())
+        return plain | {"per_work": make_plain(self.per_work()), "footprint": footprint}
 
 
 def is_efficiency_resolved(efficiency: Quantity) -> bool:

@@ -24,6 +24,7 @@ from joulelab.analysis.result import Check, Fact, Result, make_plain
 from joulelab.core.errors import JoulelabError
 from joulelab.core.text import finite_or_none
 from joulelab.core.version import __version__
+from joulelab.site.footprint import Footprint, Site, compute_from_interval
 from joulelab.store.documents import LARGEST_DOCUMENT, decode_json
 from joulelab.store.manifest import compute_fingerprint
 from joulelab.store.run_folder import RunState, read_run_state
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-RESULT_VERSION, ANALYSIS_VERSION = 4, 10
+RESULT_VERSION, ANALYSIS_VERSION = 5, 10
 RESULT_FILE, HEAD_FILE = "results.json", "head.json"
 WRONG_CHECKS = ("damaged", "impossible power")  # failed checks after which lists show no energy
 BLANK = "0" * 41  # stands for `inputs` while the checksum of a file is computed
@@ -57,7 +58,8 @@ class ResultHead:
     """Hold the part of a result that lists and queries over thousands of runs need.
 
     `energy` is the energy of everything measured as `--json` prints it, `failed_check` is a check after which lists
-    show no energy. `gpu_load` is the mean load (share of one) of the GPUs that did something. `energies` and `phases`
+    show no energy. `gpu_load` is the mean load (share of one) of the GPUs that did something. `site` is the one that
+    the run recorded. `energies` and `phases`
     are rows of the views of `joulelab query`.
     """
 
@@ -76,13 +78,27 @@ class ResultHead:
     estimate: bool
     gpu_load: float | None = None
     failed_check: Check | None = None
+    site: Site | None = None
     energies: list[Row] = field(default_factory=list)
     phases: list[Row] = field(default_factory=list)
 
+    @property
+    def footprint(self) -> Footprint | None:
+        """Return kWh, cost and CO2e of everything measured, None where there is no energy."""
+        if self.energy is None or self.energy["value"] is None:
+            return None
+        return compute_from_interval(self.energy["value"], self.energy["expanded"], self.site)
+
+    def with_site(self, site: Site | None) -> ResultHead:
+        """Return the head at a site; a site that the run recorded stays."""
+        return self if self.site is not None else dataclasses.replace(self, site=site)
+
     def to_json(self) -> Row:
         """Return the plain values that lists show."""
-        left_out = ("failed_check", "energies", "phases")
-        return {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
+        left_out = ("failed_check", "energies", "phases", "site")
+        plain = {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
+        footprint = None if self.footprint is None else self.footprint.to_json()
+        return plain | {"site": None if self.site is None else self.site.to_json(), "footprint": footprint}
 
     def list_fact_rows(self) -> list[Row]:
         """Return the facts as rows of a view: as text, and finite numbers also as numbers."""
@@ -222,23 +238,41 @@ def make_head(result: Result) -> ResultHead:
         estimate=whole is not None and whole.estimate,
         gpu_load=result.gpu_load,
         failed_check=wrong,
+        site=result.site,
         energies=_list_energy_rows(result),
         phases=_list_phase_rows(result),
     )
 
 
-def list_query_rows(run: Path) -> Mapping[str, list[Row]]:
+def list_query_rows(run: Path, site: Site | None = None) -> Mapping[str, list[Row]]:
     """Return the rows that a run adds to the views of `joulelab query`; none if the run cannot be analysed.
 
-    A run that is damaged has a row of `damaged` with its problem.
+    A run that is damaged has a row of `damaged` with its problem. `site` is that of runs that recorded none.
     """
     try:
-        head = load_head(run)
+        head = load_head(run).with_site(site)
     except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others
         return {"damaged": [{"problem": str(error)}]}
     damaged = [{"problem": str(head.failed_check)}] if head.failed_check is not None else []
     views = {"energies": head.energies, "phases": head.phases, "facts": head.list_fact_rows(), "damaged": damaged}
-    return views | {"runs": [{"gpu_load": head.gpu_load}]}
+    return views | {"runs": [{"gpu_load": head.gpu_load, **_describe_footprint(head)}]}
+
+
+def _describe_footprint(head: ResultHead) -> Row:
+    """Return kWh, cost and CO2e as columns, with the carbon intensity that they are from; none of a damaged run."""
+    footprint = head.footprint if head.failed_check is None else None
+    if footprint is None:
+        return {}
+    row: Row = {"energy_kwh": footprint.kwh.value, "uncertainty_kwh": footprint.kwh.expanded}
+    site = footprint.site
+    if site is None:
+        return _clean_row(row)
+    if footprint.cost is not None:
+        row |= {"cost": footprint.cost.value, "currency": site.currency}
+    if footprint.co2e_kg is not None:
+        row |= {"co2e_kg": footprint.co2e_kg.value, "intensity_g_per_kwh": site.g_per_kwh, "intensity_year": site.year}
+        row |= {"intensity_zone": site.zone, "intensity_source": site.source}
+    return _clean_row(row | {"pue": site.pue})
 
 
 def _list_energy_rows(result: Result) -> list[Row]:

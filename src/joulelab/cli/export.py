@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.output import print_json, show_progress
+from joulelab.cli.output import load_current_site, print_json, show_progress
 from joulelab.cli.parameters import UsageError, format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def command(run: str, to: Format, output: Path | None, as_json: bool, runs: Path
         sys.stdout.flush()
         return
     with show_progress(f"reading {path.name}"):
-        result = load_result(path)
+        result = load_result(path).with_site(load_current_site())
     target = output or Path(f"{path.name}-{to}")
     with open_run(path) as opened, show_progress(f"writing {target}"):
         files = export_run(opened, to, target)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import measure_terminal, print_blocks, print_json, show_progress
+from joulelab.cli.output import load_current_site, measure_terminal, print_blocks, print_json, show_progress
 from joulelab.cli.parameters import KeyValue, config_option, format_examples, json_option, name_run, runs_option
 from joulelab.core.errors import ConfigError
 
@@ -297,7 +297,7 @@ def _print_imported(imported: ImportedRun, *, as_json: bool) -> None:
         for text in imported.remarks:
             click.echo(text)
     with show_progress("analysing the run"):
-        result = load_result(imported.run)
+        result = load_result(imported.run).with_site(load_current_site())
     if as_json:
         from joulelab.report.result_json import describe_result
 

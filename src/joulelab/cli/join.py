@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.output import measure_terminal, print_blocks, print_json, show_progress
+from joulelab.cli.output import load_current_site, measure_terminal, print_blocks, print_json, show_progress
 from joulelab.cli.parameters import KeyValue, format_examples, json_option, name_run, runs_option
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def command(
 
     with show_progress(f"joining {len(sources)} runs"):
         run = join_runs(runs, [find_run(runs, word) for word in sources], name=name, labels=dict(labels))
-        result = load_result(run)
+        result = load_result(run).with_site(load_current_site())
     if as_json:
         print_json(describe_result(result) | {"folder": str(run)})
     else:

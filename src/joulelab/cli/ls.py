@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import measure_terminal, print_blocks, print_json, show_progress
+from joulelab.cli.output import load_current_site, measure_terminal, print_blocks, print_json, show_progress
 from joulelab.cli.parameters import format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.report.tables import Table
+    from joulelab.site.footprint import Site
 
 DEFAULT_COUNT = 20
 MAX_DATA_WIDTH, MIN_DATA_WIDTH, MIN_COMMAND_WIDTH = 24, 12, 8
@@ -43,9 +44,10 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
     known = list_runs(runs)
     chosen = known if every else known[-count:]
     rows = []
+    site = load_current_site() if as_json else None
     with show_progress(f"reading {len(chosen)} runs", len(chosen)) as step:
         for path in chosen:
-            rows.append(_read_row(path))
+            rows.append(_read_row(path, site))
             step()
     if as_json:
         print_json(rows)
@@ -58,14 +60,14 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
         click.echo(f"the last {len(chosen)} of {len(known)} runs; all: joulelab ls --all")
 
 
-def _read_row(path: Path) -> dict[str, Any]:
+def _read_row(path: Path, site: Site | None) -> dict[str, Any]:
     from joulelab.analysis.results_file import load_head
     from joulelab.core.errors import JoulelabError
     from joulelab.report.result_json import describe_head
 
     row: dict[str, Any] = {"run": path.name, "folder": str(path), "problem": None, "code": None}
     try:
-        return row | describe_head(load_head(path))
+        return row | describe_head(load_head(path).with_site(site))
     except JoulelabError as error:
         return row | {"problem": str(error), "code": error.code}
     except Exception as error:  # noqa: BLE001 one run that cannot be analysed must not hide the others

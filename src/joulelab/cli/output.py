@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from joulelab.report.terminal import TextBlock
+    from joulelab.site.footprint import Site
 
 NO_TERMINAL_WIDTH = 80
 PLAIN_SIGNS = str.maketrans({"±": "+-", "µ": "u", "─": "-", "·": "-", "…": "~", "†": "+", "‡": "#", "²": "2", "°": " "})
@@ -138,6 +139,16 @@ def write_file(file: Path, data: bytes, *, what: str, option: str = "-o") -> Non
             next=f"choose another file with {option}",
             code="config.write",
         ) from error
+
+
+def load_current_site() -> Site | None:
+    """Return the site that is set now, for runs that recorded none; print the problems of [site]."""
+    from joulelab.run.config.configuration import load_site
+
+    found = load_site(os.environ)
+    for problem in found.problems:
+        print_notice(f"[site] is not used: {problem}")
+    return found.site
 
 
 class ProgressCounter:

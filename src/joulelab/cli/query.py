@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice, show_progress
+from joulelab.cli.output import (
+    load_current_site,
+    measure_terminal,
+    print_blocks,
+    print_json,
+    print_notice,
+    show_progress,
+)
 from joulelab.cli.parameters import UsageError, format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
@@ -39,9 +47,8 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     failed: dict[str, str] = {}
     try:
         with show_progress("reading all runs"):
-            columns, rows = run_query(
-                runs, sql, results=list_query_rows, prepare=seal_ended, left_out=lost, damaged=failed
-            )
+            results = functools.partial(list_query_rows, site=load_current_site())
+            columns, rows = run_query(runs, sql, results=results, prepare=seal_ended, left_out=lost, damaged=failed)
     finally:
         for file, why in lost.items():
             print_notice(f"the readings of {file} are missing: {why}")

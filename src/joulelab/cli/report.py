@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import check_overwrite, print_json, print_notice, show_progress, write_file
+from joulelab.cli.output import check_overwrite, load_current_site, print_json, print_notice, show_progress, write_file
 from joulelab.cli.parameters import UsageError, format_examples, json_option, name_run, runs_option, studies_option
 from joulelab.core.errors import ConfigError
 
@@ -191,7 +191,7 @@ def _make_report(target: ReportTarget) -> Report:
     if len(target.runs) == 1:
         from joulelab.report.page.run_page import open_run_report
 
-        return open_run_report(target.runs[0], handle=name_run(target.runs[0]))
+        return open_run_report(target.runs[0], handle=name_run(target.runs[0]), site=load_current_site())
     from joulelab.report.page.comparison_page import open_comparison_report
 
     return open_comparison_report(target.runs)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import measure_terminal, print_blocks, print_json, show_progress
+from joulelab.cli.output import load_current_site, measure_terminal, print_blocks, print_json, show_progress
 from joulelab.cli.parameters import add_format_option, format_examples, json_option, name_run, runs_option
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def command(run: str, phases: bool, budget: bool, scopes: str, form: str, as_jso
 
     path = find_run(runs, run)
     with show_progress(f"reading {path.name}"):
-        result = load_result(path)
+        result = load_result(path).with_site(load_current_site())
     if as_json:
         from joulelab.report.result_json import describe_result
 

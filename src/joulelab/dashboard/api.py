@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from joulelab.dashboard.index import Snapshot
     from joulelab.dashboard.run_entries import Entry, Place
     from joulelab.dashboard.studies import StudyEntry
+    from joulelab.site.footprint import Site
 
     Pairs = Sequence[tuple[str, str]]
 
@@ -53,13 +54,16 @@ def runs_json(snapshot: Snapshot, given: Pairs) -> dict[str, Any]:
     }
 
 
-def run_json(place: Place) -> dict[str, Any]:
-    """Return the result of a run, as `joulelab show --json` prints it. Raises JoulelabError, OSError."""
+def run_json(place: Place, site: Site | None = None) -> dict[str, Any]:
+    """Return the result of a run, as `joulelab show --json` prints it; `site` is the one that is set now.
+
+    Raises JoulelabError, OSError.
+    """
     from joulelab.analysis.results_file import load_result
     from joulelab.report.result_json import describe_result
 
     check_inside(place)
-    return describe_result(load_result(place.path))
+    return describe_result(load_result(place.path).with_site(site))
 
 
 def stretch(given: Pairs) -> Stretch:

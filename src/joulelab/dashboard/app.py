@@ -109,7 +109,7 @@ class Dashboard:
     async def api_run(self, request: Request) -> Response:
         """Answer with the result of a run as JSON."""
         entry = _one(self.index.snapshot().find(request.path_params["run"]))
-        body = await self._heavy(("result", entry.id), lambda: api.dumped(api.run_json(self._place(entry))))
+        body = await self._heavy(("result", entry.id), partial(self._made_result, entry))
         return await self._sent(request, body, JSON)
 
     async def api_power(self, request: Request) -> Response:
@@ -199,6 +199,9 @@ class Dashboard:
         assert root is not None
         return Place(entry.id, entry.path, root, entry.study, entry.cell, entry.slot)
 
+    def _made_result(self, entry: Entry) -> bytes:
+        return api.dumped(api.run_json(self._place(entry), self.index.site))
+
     def _made_run(self, entry: Entry) -> bytes:
         from joulelab.report.page.run_page import open_run_report
 
@@ -206,7 +209,7 @@ class Dashboard:
 
         def made() -> tuple[bytes, bool]:
             source = f"/api/runs/{entry.id}/power"
-            page = open_run_report(entry.path, raw=source, live=source).make_page()
+            page = open_run_report(entry.path, raw=source, live=source, site=self.index.site).make_page()
             more = [(f"/studies/{entry.study}", entry.study)] if entry.study else []
             nav = frame.navigation("", token=self._token, more=[*more, (f"/api/runs/{entry.id}", "JSON")])
             text = frame.document(page, nav)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.output import print_notice
+from joulelab.cli.output import load_current_site, print_notice
 from joulelab.cli.parameters import format_examples, json_option
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.core.text import is_loopback
@@ -80,7 +80,7 @@ def command(
     doors = _doors(host, names, _token(host, token, token_file), secure=tls is not None)
     listening = server.bound(host, port)
     try:
-        with Index(*stores) as index:
+        with Index(*stores, site=load_current_site()) as index:
             served = server.prepare(listening, index, doors, tls)
             _tell(served.url, stores, doors, made=token_file is None and token in (None, MADE), as_json=as_json)
             if opens and not is_loopback(host):

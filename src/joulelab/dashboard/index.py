@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from joulelab.site.footprint import Site
+
 _log = logging.getLogger("joulelab.dashboard")
 LOOK_S = 1.0  # so often new and live runs are looked for
 WHOLE_S = 15.0  # so often every run is looked at
@@ -99,8 +101,16 @@ class Snapshot:
 class Index:
     """Look at a store of runs and one of studies until closed. Both folders must not be links themselves."""
 
-    def __init__(self, runs: Path, studies: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        runs: Path,
+        studies: Path | None,
+        *,
+        site: Site | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.runs = runs.resolve()
+        self.site = site  # of runs that recorded none
         self.studies = None if studies is None else studies.resolve()
         self._looker = None if self.studies is None else StudyLooker(self.studies)
         self._entries: dict[str, Entry] = {}
@@ -176,7 +186,7 @@ class Index:
             if self._over.is_set():
                 return
             self._stamps[place.id] = _stamp(place.path)
-            self._take(place, quick_entry(place))
+            self._take(place, quick_entry(place, self.site))
             if self._clock() - shown > SHOW_S:
                 self._publish(len(todo) - k - 1)
                 shown = self._clock()
@@ -213,7 +223,7 @@ class Index:
         if known is not None and known.status == "live" and watch is not None:
             entry = live_entry(place, known, watch)
         else:
-            entry = full_entry(place)
+            entry = full_entry(place, self.site)
             if entry.status == "live":
                 with contextlib.suppress(JoulelabError, OSError):  # the figures of the analysis stay
                     # The time between two reads bounds what it costs.

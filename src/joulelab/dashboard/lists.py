@@ -12,6 +12,7 @@ from joulelab.dashboard.api import MOST_COMPARED
 from joulelab.dashboard.frame import BADGES, WORDS, document, list_table, navigation, short, when
 from joulelab.dashboard.run_search import ALL
 from joulelab.report import format as fmt
+from joulelab.report.footprint_text import format_co2e, format_cost, word_source
 from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section
 from joulelab.report.run_tables import format_run_end, format_run_energy
@@ -31,10 +32,7 @@ COLUMNS = (  # by what it is sorted, its head, its class
     ("energy", "energy", "number"),
     ("host", "host", "hosts"),
 )
-WIDTHS = Html(
-    '<colgroup><col class="c-pick"><col class="c-name"><col class="c-status"><col class="c-start"><col class="c-time">'
-    '<col class="c-energy"><col class="c-host"></colgroup>'
-)
+FOOTPRINT_COLUMNS = ("cost", "CO2e")  # before the host; only if a run of the page has them
 KEYS = (
     ("/", "search"),
     ("j", "next run"),
@@ -58,9 +56,16 @@ def run_list(snapshot: Snapshot, found: Found, now: dt.datetime) -> Html:
     """Return the part of the list that renews itself."""
     if not found.total:
         return join_html((_count(snapshot, found), _nothing(snapshot, found)))
-    heads = tag("tr", tag("td", tag("span", "picked", class_="sr-only")), *(_head(found.query, *c) for c in COLUMNS))
-    rows = tag("tbody", *(_row(entry, now) for entry in found.entries))
-    return join_html((_count(snapshot, found), list_table("Runs", WIDTHS, heads, rows), _pager(found)))
+    has_site = any(entry.site is not None and not entry.site.is_empty for entry in found.entries)
+    heads = [_head(found.query, *column) for column in COLUMNS]
+    if has_site:
+        heads[-1:-1] = [tag("th", text, scope="col", class_="number") for text in FOOTPRINT_COLUMNS]
+    row = tag("tr", tag("td", tag("span", "picked", class_="sr-only")), *heads)
+    names = ["pick", *(key for key, _, _ in COLUMNS)]
+    names[-1:-1] = ["cost", "co2e"] if has_site else []
+    widths = tag("colgroup", *(tag("col", class_=f"c-{name}") for name in names))
+    rows = tag("tbody", *(_row(entry, now, has_site=has_site) for entry in found.entries))
+    return join_html((_count(snapshot, found), list_table("Runs", widths, row, rows), _pager(found)))
 
 
 def _count(snapshot: Snapshot, found: Found) -> Html:
@@ -94,12 +99,12 @@ def _head(query: Query, key: str, text: str, kind: str) -> Html:
     return tag("th", link, scope="col", class_=kind or None, aria_sort=order)
 
 
-def _row(entry: Entry, now: dt.datetime) -> Html:
-    return _made_row(entry, _running(entry, now)) if entry.status == "live" else _made_row(entry, None)
+def _row(entry: Entry, now: dt.datetime, *, has_site: bool) -> Html:
+    return _made_row(entry, _running(entry, now) if entry.status == "live" else None, has_site)
 
 
 @lru_cache(maxsize=4096)
-def _made_row(entry: Entry, running: str | None) -> Html:
+def _made_row(entry: Entry, running: str | None, has_site: bool) -> Html:
     """Return the row of a run. Entries are never changed, so it is made once; `running` is how long a live one runs."""
     title = short(entry.name or entry.workload or entry.id)
     below = short(shlex.join(entry.command)) if entry.command else short(entry.problem)
@@ -119,6 +124,7 @@ def _made_row(entry: Entry, running: str | None) -> Html:
         tag("td", start, class_="number"),
         tag("td", running or took, class_="number"),
         tag("td", _energy(entry), class_="number"),
+        *(_list_footprint_cells(entry) if has_site else ()),
         tag("td", _hosts(entry), class_="hosts"),
         data_run=entry.id,
     )
@@ -148,6 +154,19 @@ def _energy(entry: Entry) -> str:
     if entry.status == "broken" or (entry.energy is None and not entry.told):
         return fmt.NOTHING
     return format_run_energy({"energy": entry.energy, "estimate": entry.estimate})
+
+
+def _list_footprint_cells(entry: Entry) -> list[Html]:
+    """Return cost and CO2e; the source of the carbon intensity is shown when somebody points at it."""
+    footprint = None if entry.status == "broken" else entry.footprint
+    texts, source = [fmt.NOTHING, fmt.NOTHING], None
+    if footprint is not None and footprint.site is not None and footprint.kwh.is_resolved:
+        mark = "~" if entry.estimate else ""
+        if footprint.cost is not None:
+            texts[0] = mark + format_cost(footprint.cost, footprint.site.currency)
+        if footprint.co2e_kg is not None:
+            texts[1], source = mark + format_co2e(footprint.co2e_kg), word_source(footprint.site)
+    return [tag("td", texts[0], class_="number"), tag("td", texts[1], class_="number", title=source)]
 
 
 def _hosts(entry: Entry) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import math
 import os
 import shlex
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.results_file import load_head, read_head
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.report.messages import word_check
+from joulelab.site.footprint import compute_from_interval, restore_site
 from joulelab.store.documents import read_document
 from joulelab.store.manifest import compute_fingerprint
 from joulelab.store.run_folder import RunState, read_end, read_meta, read_run_state
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.results_file import ResultHead
     from joulelab.report.watch.watched_run import RunWatch, WatchView
+    from joulelab.site.footprint import Footprint, Site
 
 # What is named before the program that does the work.
 LAUNCHERS = ("python", "bash", "sh", "env", "srun", "mpirun", "mpiexec", "torchrun", "accelerate", "nice", "time", "uv")
@@ -36,7 +39,7 @@ NOT_YET = "reading"
 class Entry:
     """Hold one run of a list. Energy is {value, expanded} in J, times in s; `told` says that all of it is known.
 
-    `power_w` is the power now of a live run.
+    `power_w` is the power now of a live run. `site` is the one that the run recorded, or the one that is set now.
 
     `status` is one word: live, ok, failed, killed, broken, or reading. `study`, `cell` and `slot` are empty for runs
     that are not of a study.
@@ -57,6 +60,7 @@ class Entry:
     duration_s: float | None = None
     energy: dict[str, float | None] | None = None
     power_w: float | None = None
+    site: Site | None = None
     estimate: bool = False
     outcome: str = ""
     exit_code: int | None = None
@@ -68,9 +72,17 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for the API; where the run lies is not part of it."""
-        left_out = ("path", "told", "text", "command", "hosts")
+        left_out = ("path", "told", "text", "command", "hosts", "site")
         plain = {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
-        return plain | {"command": list(self.command), "hosts": list(self.hosts)}
+        footprint = None if self.footprint is None else self.footprint.to_json()
+        about = {"site": None if self.site is None else self.site.to_json(), "footprint": footprint}
+        return plain | about | {"command": list(self.command), "hosts": list(self.hosts)}
+
+    @property
+    def footprint(self) -> Footprint | None:
+        """Return kWh, cost and CO2e, None where there is no energy."""
+        value, expanded = (self.energy or {}).get("value"), (self.energy or {}).get("expanded")
+        return None if value is None else compute_from_interval(value, expanded, self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +108,24 @@ def stub(place: Place) -> Entry:
     return Entry(**place.names(), start_utc=start, text=f"{place.id} {place.study}".lower())
 
 
-def quick_entry(place: Place) -> Entry:
-    """Return a run as its cache tells it; without a cache what it knew at its start, and `told` False."""
+def quick_entry(place: Place, site: Site | None = None) -> Entry:
+    """Return a run as its cache tells it; without a cache what it knew at its start, and `told` False.
+
+    `site` is the one that is set now, for runs that recorded none.
+    """
     try:
         check_inside(place)
         head = read_head(place.path)
-        return _entry(place, head) if head is not None else _begun(place)
+        return _entry(place, head.with_site(site)) if head is not None else _begun(place, site)
     except Exception as error:  # noqa: BLE001 one run that cannot be read must not hide the others
         return broken(place, error)
 
 
-def full_entry(place: Place) -> Entry:
+def full_entry(place: Place, site: Site | None = None) -> Entry:
     """Return a run, worked out where its cache does not tell it."""
     try:
         check_inside(place)
-        return _entry(place, load_head(place.path))
+        return _entry(place, load_head(place.path).with_site(site))
     except Exception as error:  # noqa: BLE001 as above
         return broken(place, error)
 
@@ -122,7 +137,7 @@ def live_entry(place: Place, known: Entry, watch: RunWatch) -> Entry:
         entry = add_live_figures(known, watch.read())
     except Exception as error:  # noqa: BLE001 as above
         return broken(place, error)
-    return entry if entry.status == "live" else full_entry(place)
+    return entry if entry.status == "live" else full_entry(place, known.site)
 
 
 def add_live_figures(entry: Entry, view: WatchView) -> Entry:
@@ -214,6 +229,7 @@ def _entry(place: Place, head: ResultHead) -> Entry:
         start_utc=_time(head.start_utc) or stub(place).start_utc,
         duration_s=_number(head.duration_s),
         energy=None if energy is None else {"value": _number(energy["value"]), "expanded": _number(energy["expanded"])},
+        site=None if head.site is None else _share_site(head.site),
         estimate=head.estimate,
         outcome=head.outcome,
         exit_code=head.exit_code,
@@ -224,7 +240,13 @@ def _entry(place: Place, head: ResultHead) -> Entry:
     )
 
 
-def _begun(place: Place) -> Entry:
+@functools.lru_cache(maxsize=1000)
+def _share_site(site: Site) -> Site:
+    """Return an equal site that other runs have already: it is stored once, not once per run."""
+    return site
+
+
+def _begun(place: Place, site: Site | None) -> Entry:
     meta, end = read_meta(place.path), read_end(place.path) or {}
     state = read_run_state(place.path, meta)
     known: dict[str, Any] = {
@@ -245,6 +267,7 @@ def _begun(place: Place) -> Entry:
         status=_status(state, end.get("outcome"), end.get("exit_code")),
         workload=_workload(known, {}),
         start_utc=stub(place).start_utc,
+        site=restore_site((meta.get("options") or {}).get("site")) or site,
         text=_text(place, known, {}),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import threading
@@ -16,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from joulelab.core.errors import ConfigError
 from joulelab.dashboard.app import make_app
 from joulelab.dashboard.index import Index
+from joulelab.run.config.configuration import load_site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +160,7 @@ def in_background(
 ) -> Iterator[tuple[Served, Index]]:
     """Serve from a thread, on a free port: for notebooks, tests and benchmarks."""
     listening = bound(doors.host, 0)
-    with Index(runs, studies) as index:
+    with Index(runs, studies, site=load_site(os.environ).site) as index:
         served = prepare(listening, index, doors, tls)
         thread = threading.Thread(target=run, args=(listening, served), name="joulelab-serve", daemon=True)
         thread.start()

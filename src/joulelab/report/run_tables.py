@@ -14,6 +14,7 @@ from joulelab.core.scope import find_family, rank_scope
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
+from joulelab.report.footprint_text import list_footprint_facts
 from joulelab.report.messages import word_check, word_checks
 from joulelab.report.run_rows import (
     count_hidden_phases,
@@ -119,6 +120,7 @@ def lay_out_run(
         bound = word_check(check)
         blocks.append(list_facts([(bound.status, f"{bound.text}\n-> {bound.next}")]))
     blocks.append(TextLine(describe_command(result, width)))
+    blocks.append(list_facts(list_footprint_facts(result, has_hint=True)))
     if result.scopes:
         blocks += _lay_out_energies(result, width, every=every_scope, budget=budget)
     if result.phases:
@@ -169,8 +171,8 @@ def write_run_document(
     if result.phases:
         phases = make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)
         parts.append(replace(phases, title=f"Phases of {name}{simulated}", notes=(INTERVAL_NOTE,)))
-    facts = list_workload_facts(result) + list_work_facts(result) + list_cap_facts(result)
-    facts += list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
+    facts = list_footprint_facts(result) + list_workload_facts(result) + list_work_facts(result)
+    facts += list_cap_facts(result) + list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
     checks = [(label, text.replace("\n-> ", ". Next: ")) for label, text in list_check_facts(result)]
     if lines := [f"{label}: {text}" for label, text in facts + checks]:
         parts.append(document.write_list(lines))
@@ -700,7 +702,7 @@ def describe_measurement(title: str, duration_s: float, run: Path | None, result
         head += f", {fmt.name_twins([result.twin])}"
     if result.phases:
         blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result))]
-    facts = avoid_breaks(list_workload_facts(result) + list_work_facts(result))
+    facts = avoid_breaks(list_footprint_facts(result) + list_workload_facts(result) + list_work_facts(result))
     if (check := result.bound_check) is not None:
         bound = word_check(check)
         facts.append(("note", f"{bound.text}\n-> {bound.next}"))

@@ -145,6 +145,18 @@ class Measurement:
         return self.result.energy if self.result is not None else None
 
     @property
+    def cost(self) -> Quantity | None:
+        """Return the cost of this energy in the currency of `result.site`; None without a price or without energy."""
+        footprint = self.result.footprint if self.result is not None else None
+        return footprint.cost if footprint is not None else None
+
+    @property
+    def co2e(self) -> Quantity | None:
+        """Return the CO2e of this energy in kg; None without a carbon intensity or without energy."""
+        footprint = self.result.footprint if self.result is not None else None
+        return footprint.co2e_kg if footprint is not None else None
+
+    @property
     def scopes(self) -> dict[str, Quantity]:
         """Return the energy of each scope, in J."""
         return {s.scope: s.energy for s in self.result.scopes} if self.result is not None else {}
@@ -339,7 +351,8 @@ def _choose_meters(config: Config, meters: Sequence[Mapping[str, Any] | str] | N
     if wanted or meters is None:
         choice = choose_meters(config, os.environ, wanted)
     else:
-        choice = MeterChoice(meters=[], node=dict(config.node), lost=list_general_problems(config))
+        lost = list_general_problems(config)
+        choice = MeterChoice(meters=[], node=dict(config.node), site=config.site, lost=lost)
     for warning in (*word_lost_meters(choice.lost), *choice.warnings):
         _log.warning("%s", warning)
     if given:

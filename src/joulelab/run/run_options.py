@@ -81,7 +81,7 @@ class RunOptions:
     module and the scope it feeds. `lost` are configured meters that cannot be read because their entries are wrong:
     `meter`, `what`, `why`, `next`. `chosen_by` holds the file and the names by which meters were chosen, so that other
     nodes choose in the same way; `named` are the meters among them that were asked for by name. `node` is the node's
-    `rated_w` and `planned_w` (W) from the configuration.
+    `rated_w` and `planned_w` (W) from the configuration, `site` its price, carbon intensity and PUE.
 
     When:
     `idle_s` is recorded before the workload; `tail_s` limits the wait for meters after it. Meters have `open_s` to
@@ -115,6 +115,7 @@ class RunOptions:
     preload: Sequence[str] = ()
     chosen_by: Mapping[str, Any] | None = None
     node: Mapping[str, float] = field(default_factory=dict)
+    site: Mapping[str, Any] = field(default_factory=dict)
     lost: Sequence[Mapping[str, str]] = ()
     named: Sequence[str] = ()
 
@@ -126,6 +127,7 @@ class RunOptions:
         chosen["configured"] = [dict(entry) for entry in self.configured]
         chosen["caps"] = [{"device": w.device, "value": w.value, "unit": w.unit} for w in self.caps]
         chosen |= {"node": dict(self.node)} if self.node else {}
+        chosen |= {"site": dict(self.site)} if self.site else {}
         return chosen | {"estimate": any(m["meter"] == "estimate" for m in self.also)}
 
     def with_times(self, times: Mapping[str, float | None]) -> RunOptions:
@@ -151,8 +153,9 @@ class RunOptions:
             path = None if file is None else str(file.absolute())
             by = {"file": path, "wanted": list(wanted), "without": list(without)}
         lost = [meter.to_json() for meter in choice.lost]
+        site = choice.site.to_json() if choice.site else {}
         options = replace(
-            self, meters=choice.meters, chosen_by=by, node=choice.node, lost=lost, named=tuple(choice.named)
+            self, meters=choice.meters, chosen_by=by, node=choice.node, site=site, lost=lost, named=tuple(choice.named)
         )
         if not choice.entries:
             return options

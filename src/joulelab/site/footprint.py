@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import COVERAGE_FACTOR, Quantity
 
 G_PER_KG = 1e3
 
@@ -82,6 +82,12 @@ def compute_footprint(energy: Quantity, site: Site | None) -> Footprint:
     kg_per_kwh = site.g_per_kwh / G_PER_KG
     terms = {f"intensity:{site.zone}": kg_per_kwh * site.u_rel} if site.u_rel is not None else {}
     return Footprint(kwh, cost, total * Quantity(kg_per_kwh, terms), site)
+
+
+def compute_from_interval(value_j: float, expanded_j: float | None, site: Site | None) -> Footprint:
+    """Return kWh, cost and CO2e of an energy of which only the expanded uncertainty is kept, None if it is unknown."""
+    terms = {"energy": expanded_j / COVERAGE_FACTOR} if expanded_j is not None else {}
+    return compute_footprint(Quantity(value_j, terms, expanded_j is not None), site)
 
 
 def restore_site(values: object) -> Site | None:

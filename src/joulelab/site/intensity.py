@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import csv
 import functools
+import tomllib
 import unicodedata
 from dataclasses import asdict, dataclass, field
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import ConfigError
@@ -20,7 +21,6 @@ from joulelab.core.toml_reading import Mistakes, declare_key, parse_toml, read_t
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 OWN_FILE, COUNTRY_FILE, CODE_FILE = "annual.toml", "carbon-intensity.csv", "country-codes.csv"
 COUNTRY_SOURCE = "Ember and Energy Institute, by Our World in Data, as distributed by CodeCarbon 3.3.2"
@@ -243,7 +243,9 @@ def _find_countries() -> dict[str, Country]:
 
 @functools.cache
 def _load_own_tables() -> IntensityTable:
-    own = parse_intensity_table(read_own_text().encode(), f"joulelab's {OWN_FILE}")
+    # Not parse_intensity_table(), which loads msgspec: a run with a site waits for this. A test compares both.
+    own = tomllib.loads(read_own_text())
+    rows = tuple(IntensityRow(**row | {"g_per_kwh": float(row["g_per_kwh"])}) for row in own["zones"])
     countries = {}
     for row in _read_csv(COUNTRY_FILE):
         code = find_country_code(row["iso3"]) or row["iso3"]
@@ -256,7 +258,7 @@ def _load_own_tables() -> IntensityTable:
             licence=COUNTRY_LICENCE,
             note="lifecycle is the publisher's word in a later edition; the file does not say it",
         )
-    return IntensityTable("joulelab's tables", own.rows, own.prefer, countries)
+    return IntensityTable("joulelab's tables", rows, own["prefer"], countries)
 
 
 def _read_csv(name: str) -> list[dict[str, str]]:
@@ -264,4 +266,4 @@ def _read_csv(name: str) -> list[dict[str, str]]:
 
 
 def _read_resource(name: str) -> str:
-    return (resources.files("joulelab.site") / name).read_text("utf-8")
+    return Path(__file__).with_name(name).read_text("utf-8")

@@ -60,9 +60,19 @@ RUN_COLUMNS = {
     "data": "VARCHAR",
     "quality": "VARCHAR",
     "gpu_load": "DOUBLE",
+    "energy_kwh": "DOUBLE",
+    "uncertainty_kwh": "DOUBLE",
+    "cost": "DOUBLE",
+    "currency": "VARCHAR",
+    "co2e_kg": "DOUBLE",
+    "intensity_g_per_kwh": "DOUBLE",
+    "intensity_year": "BIGINT",
+    "intensity_zone": "VARCHAR",
+    "intensity_source": "VARCHAR",
+    "pue": "DOUBLE",
 }
 # Columns of runs that are from their results: only read for statements that may show them.
-DATA_COLUMNS = ("data", "quality", "gpu_load")
+DATA_COLUMNS = ("data", "quality", *list(RUN_COLUMNS)[list(RUN_COLUMNS).index("gpu_load") :])
 # Kinds of columns that need not go through text, with numpy's type and the types of values that it takes as they are.
 NATIVE: Mapping[str, tuple[type, set[type]]] = {
     "DOUBLE": (np.float64, {float, int}),

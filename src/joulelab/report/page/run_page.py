@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import JoulelabError
 from joulelab.core.scope import rank_scope
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
+from joulelab.report import footprint_text, run_tables
 from joulelab.report import format as fmt
-from joulelab.report import run_tables
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.charts import run_charts
 from joulelab.report.charts.power_chart import make_power_chart
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Spec, Stream
     from joulelab.report.page.page_blocks import PageBlock
     from joulelab.report.tables import Table
+    from joulelab.site.footprint import Site
     from joulelab.store.run_reader import TableInfo
 
 INTERVALS = "Intervals are expanded uncertainties (k = 2)."
@@ -73,16 +74,21 @@ SOURCES = {
 
 
 def open_run_report(
-    path: Path, *, handle: str | None = None, raw: str | None = None, live: str | None = None
+    path: Path,
+    *,
+    handle: str | None = None,
+    raw: str | None = None,
+    live: str | None = None,
+    site: Site | None = None,
 ) -> Report:
     """Make the report of a run, live or ended, from its folder. Raises JoulelabError.
 
-    `handle` is the name of the run in commands. `raw` and `live` are addresses of finer data and, while the run goes
-    on, of the newest data.
+    `handle` is the name of the run in commands, `site` the one that is set now. `raw` and `live` are addresses of
+    finer data and, while the run goes on, of the newest data.
     """
     result, profile = load_result_and_profile(path)
     newest = live if result.state == "live" else None
-    return make_run_report(result, path, profile, handle=handle, raw=raw, live=newest)
+    return make_run_report(result.with_site(site), path, profile, handle=handle, raw=raw, live=newest)
 
 
 def load_result_and_profile(path: Path) -> tuple[Result, PowerProfile | None]:
@@ -166,7 +172,22 @@ def _list_cards(result: Result) -> tuple[tuple[str, str, str], ...]:
         unit = kind.removesuffix("s")
         text = fmt.format_quantity(q, f"J/{unit}", estimate=is_estimate, why=why)
         cards.append((f"per {unit}", text, fmt.format_work(result.work[kind], kind)))
-    return tuple(cards)
+    return (*cards, *_list_footprint_cards(result))
+
+
+def _list_footprint_cards(result: Result) -> list[tuple[str, str, str]]:
+    footprint = result.footprint
+    if footprint is None or footprint.site is None or not footprint.kwh.is_resolved:
+        return []
+    site, cards = footprint.site, []
+    pue = f", PUE {site.pue:g}" if site.pue != 1 else ""
+    if footprint.cost is not None:
+        cost = footprint_text.format_cost(footprint.cost, site.currency, has_interval=True)
+        cards.append(("cost", cost, f"{site.price:g} {site.currency}/kWh{pue}"))
+    if footprint.co2e_kg is not None:
+        mass = footprint_text.format_co2e(footprint.co2e_kg, has_interval=True)
+        cards.append(("CO2e", mass, footprint_text.word_site(site)))
+    return cards
 
 
 def _list_run_facts(result: Result) -> list[tuple[str, str]]:
@@ -179,6 +200,7 @@ def _list_run_facts(result: Result) -> list[tuple[str, str]]:
         facts.append(("GPUs", ", ".join(f"{count} x {model}" for model, count in models.items())))
     if result.labels:
         facts.append(("labels", ", ".join(f"{k} = {v}" for k, v in result.labels.items())))
+    facts += footprint_text.list_source_facts(result)
     facts += run_tables.list_work_facts(result) + run_tables.list_rated_facts(result)
     return facts if result.scopes else facts + run_tables.list_missing_facts(result)
 
@@ -402,7 +424,8 @@ def _list_options(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts += [(key, str(meta[key])) for key in ("host", "user", "cwd") if meta.get(key)]
     facts.append(("versions", ", ".join(f"{key} {meta[key]}" for key in ("joulelab", "python") if meta.get(key))))
     options = meta.get("options") or {}
-    given = [f"{k} = {_format_option(v)}" for k, v in options.items() if v not in (None, [], {}, "", False)]
+    shown = {k: v for k, v in options.items() if k != "site" and v not in (None, [], {}, "", False)}
+    given = [f"{k} = {_format_option(v)}" for k, v in shown.items()]
     facts.append(("options", "; ".join(given)))
     return [(label, text) for label, text in facts if text]
 

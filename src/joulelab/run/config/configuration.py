@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from joulelab.core.toml_reading import Mistakes
+    from joulelab.site.footprint import Site
+
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
@@ -64,7 +67,8 @@ class Config:
     """Hold the merged configuration. `run` are defaults of a run; `off` are usual meters that are disabled.
 
     `node` holds `rated_w` and `planned_w` of this host, `supply` the allowed power by scope in W. `tables` are all
-    entries of the files, also those for other hosts. `problems` are all mistakes; their entries and keys are left out
+    entries of the files, also those for other hosts. `site` is made from `site_values`, the keys of [site]; it is None
+    if there are none. `problems` are all mistakes; their entries and keys are left out
     of the other fields. `lost` are the problems of single entries by name, `unread` those of unreadable files;
     `warnings` are sentences.
     """
@@ -73,6 +77,8 @@ class Config:
     run: dict[str, float] = field(default_factory=dict)
     node: dict[str, float] = field(default_factory=dict)
     supply: dict[str, float] = field(default_factory=dict)
+    site: Site | None = None
+    site_values: dict[str, Any] = field(default_factory=dict)
     off: list[str] = field(default_factory=list)
     tables: dict[str, MeterTable] = field(default_factory=dict, repr=False)
     files: list[Path] = field(default_factory=list)
@@ -111,7 +117,57 @@ def load_config(environ: Mapping[str, str], host: str, *, named: Path | None = N
     for table in config.tables.values():
         add_entry(config, table, host)
     count_cords(config)
+    if config.site_values:
+        from joulelab.site.site_settings import read_site
+
+        config.site = read_site(config.site_values)
     return config
+
+
+@dataclass(slots=True)
+class ConfiguredSite:
+    """Hold the site that is set now (None without one), its keys, their files, and problems of [site] or of files."""
+
+    site: Site | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+    problems: list[ConfigError] = field(default_factory=list)
+
+
+def load_site(environ: Mapping[str, str], *, named: Path | None = None, cwd: str | None = None) -> ConfiguredSite:
+    """Return the site that is set now; the rest of the configuration is not loaded. Nothing raises here."""
+    found = ConfiguredSite()
+    for file in list_config_files(environ, named=named, cwd=cwd)[0]:
+        try:
+            text, content = read_toml(file, "configuration file")
+        except ConfigError as problem:
+            found.problems.append(problem)
+            continue
+        if not content.get("site"):
+            continue
+        from joulelab.core.toml_reading import Mistakes
+
+        mistakes = Mistakes(file, text)
+        if isinstance(content["site"], dict):
+            found.values = _merge_site(found.values, content["site"], mistakes)
+        else:
+            mistakes.add_wrong(("site",), content["site"], "write it as a table: [site]")
+        found.files.append(file)
+        found.problems += mistakes.errors
+    if found.values:
+        from joulelab.site.site_settings import read_site
+
+        found.site = read_site(found.values)
+    return found
+
+
+def _merge_site(weaker: dict[str, Any], values: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    """Add [site] of a file to that of weaker files; a wrong table is not used."""
+    if not values:
+        return weaker
+    from joulelab.site.site_settings import merge_site_values, read_site
+
+    return weaker if read_site(values, mistakes) is None else merge_site_values(weaker, values)
 
 
 def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config, host: str) -> None:
@@ -129,6 +185,7 @@ def _read_file(file: Path, text: str, content: Mapping[str, Any], config: Config
             config.supply[check_scope(scope, "", also=("phase", "bank", "input"))] = watts
         except ConfigError as problem:
             mistakes.add_error(("supply", scope), problem)
+    config.site_values = _merge_site(config.site_values, found.site, mistakes)
     for name, values in found.meters.items():
         place = ("meters", name)
         source = KeySource(file, mistakes.locate(place)[1])

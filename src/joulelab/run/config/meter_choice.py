@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from joulelab.run.config.configuration import Config, MeterEntry
+    from joulelab.site.footprint import Site
 
 SECRET_SOURCES = ("env", "file", "keyring")
 HIDDEN = "***"
@@ -176,7 +177,7 @@ class MeterChoice:
     """Hold the meters of a run with their secrets (None: the usual meters), and `also`, which are read in addition.
 
     `entries` are the configured ones among them; `lost` are entries that cannot be read. `node` is the node's
-    `rated_w` and `planned_w` of the configuration. `named` are the meters that the person asked for.
+    `rated_w` and `planned_w` of the configuration, `site` its site. `named` are the meters that the person asked for.
     """
 
     meters: list[dict[str, Any]] | None = field(default=None, repr=False)
@@ -185,6 +186,7 @@ class MeterChoice:
     lost: list[LostMeter] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     node: dict[str, float] = field(default_factory=dict)
+    site: Site | None = None
     named: list[str] = field(default_factory=list)
 
     def add_entry(self, entry: MeterEntry, environ: Mapping[str, str]) -> None:
@@ -218,7 +220,7 @@ def choose_meters(
     The meters of wrong entries and of unreadable files are `lost`; all others are read.
     """
     lost_meters = list_lost_meters(config, wanted, without)
-    choice = MeterChoice(node=dict(config.node), lost=lost_meters, named=list(wanted))
+    choice = MeterChoice(node=dict(config.node), site=config.site, lost=lost_meters, named=list(wanted))
     for name in (*wanted, *without):
         entry = config.find_entry(name)
         if entry is not None and not entry.live:

@@ -83,6 +83,8 @@ class ConfigFile:
     supply: dict[str, float] = declare_key(
         dict, "the watts that may be drawn, by scope", above=0, most=MOST_W, advice=SUPPLY
     )
+    # Its keys are in `joulelab.site.site_settings`, which is loaded only if a file has this table.
+    site: dict[str, Any] = declare_key(dict, "zone, price and PUE, as `joulelab site` writes them")
 
 
 def find_meter_module(meter: str) -> Any:

@@ -1,4 +1,4 @@
-"""Write TOML with tomlkit: an entry into a joulelab.toml, whose comments and order survive; values; whole files."""
+"""Write TOML with tomlkit: an entry or [site] into a joulelab.toml, whose comments survive; values; whole files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tomlkit
 from tomlkit.items import Comment, InlineTable, Table, Whitespace
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.toml_reading import find_lines
 from joulelab.run.config.config_files import read_toml
 
 if TYPE_CHECKING:
@@ -39,6 +40,43 @@ def write_entry(file: Path, name: str, values: Mapping[str, Any], *, replace: bo
         what = "the file cannot be changed safely"
         raise ConfigError(what, where=str(file), next=f"put this in:\n{block}", code="config.unsafe-change")
     _write_file(file, changed)
+
+
+def write_site(file: Path, values: Mapping[str, Any] | None) -> None:
+    """Write [site] into a file, or remove it from there (None); the rest of the file stays. Raises ConfigError."""
+    text, content = read_toml(file, "configuration file") if file.exists() else ("", {})
+    block = format_table("site", values or {})
+    expected = {key: value for key, value in content.items() if key != "site"} | (
+        {"site": dict(values)} if values else {}
+    )
+    try:
+        if values and "site" in content:
+            document = tomlkit.parse(text)
+            _set_entry(document, "site", values)
+            changed = document.as_string()
+        elif values:
+            gap = ("\n" if text.endswith("\n") else "\n\n") if text.strip() else ""
+            changed = f"{text}{gap}{block}"
+        else:
+            changed = _cut_table(text, "site")
+        is_right = tomllib.loads(changed) == expected
+    except (ValueError, LookupError, TypeError):  # tomlkit raises each of these
+        is_right = False
+    if not is_right:
+        then = f"put this in:\n{block}" if values else "remove [site] with an editor"
+        what = "the file cannot be changed safely"
+        raise ConfigError(what, where=str(file), next=then, code="config.unsafe-change")
+    _write_file(file, changed)
+
+
+def _cut_table(text: str, name: str) -> str:
+    """Return a text without a table: from its header to its last key, so that comments above the next table stay."""
+    numbers = [number for place, number in find_lines(text).items() if place[:1] == (name,)]
+    lines = text.splitlines(keepends=True)
+    first, end = min(numbers) - 1, max(numbers)
+    while end < len(lines) and not lines[end].strip():
+        end += 1
+    return "".join([*lines[:first], *lines[end:]])
 
 
 def _set_entry(meters: Any, name: str, values: Mapping[str, Any]) -> None:

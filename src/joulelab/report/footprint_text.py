@@ -1,0 +1,126 @@
+"""Word the cost and the CO2e of a run, always with the source and the year of the carbon intensity."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from joulelab.core.scope import find_family
+from joulelab.report import format as fmt
+
+if TYPE_CHECKING:
+    from joulelab.analysis.result import Result
+    from joulelab.core.quantity import Quantity
+    from joulelab.site.footprint import Footprint, Site
+
+NO_SITE_COMMAND = "joulelab site --zone DE --price 0.30EUR --pue 1.2"
+NOT_SET = "not set: joulelab site --zone DE --price 0.30EUR"
+G_PER_KG = 1e3
+LEAST_KG = 0.1  # from here on CO2e is in kg
+MOST_DIGITS = 3  # of an amount without its interval
+LEAST_MONEY = 1e-4  # smaller amounts are not written out
+PART_NAMES = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory", "accel": "accelerators", "module": "modules"}
+
+
+def list_footprint_facts(result: Result, *, has_hint: bool = False) -> list[tuple[str, str]]:
+    """Return the line about cost and CO2e; none without energy. With `has_hint`, say how to set a site if none is set.
+
+    A simulated run has no hint: its energy costs nothing.
+    """
+    footprint = result.footprint
+    if footprint is None or not footprint.kwh.is_resolved:
+        return []
+    if footprint.site is None or footprint.site.is_empty:
+        return [("site", NOT_SET)] if has_hint and not result.twin else []
+    whole = result.group("measured")
+    text = word_footprint(footprint, word_parts(result), is_estimate=whole is not None and whole.estimate)
+    return [("cost" if footprint.cost is not None else "CO2e", text)]
+
+
+def word_footprint(footprint: Footprint, parts: str = "", *, is_estimate: bool = False) -> str:
+    """Return `0.29 EUR and 0.37 kg CO2e (Germany 2023, 381 g/kWh, PUE 1.2)`; `parts` is the coverage, if not all."""
+    site = footprint.site
+    if site is None:
+        return NOT_SET
+    amounts = [format_cost(footprint.cost, site.currency)] if footprint.cost is not None else []
+    amounts += [f"{format_co2e(footprint.co2e_kg)} CO2e"] if footprint.co2e_kg is not None else []
+    text = " and ".join(f"~{one}" if is_estimate else one for one in amounts)
+    text += f" for {parts}" if parts else ""
+    text += f" ({basis})" if (basis := word_site(site)) else ""
+    text += "; no price is set" if footprint.cost is None else ""
+    return text + ("; no carbon intensity is set" if footprint.co2e_kg is None else "")
+
+
+def word_site(site: Site, *, has_price: bool = False) -> str:
+    """Return `Germany 2023, 381 g/kWh, PUE 1.2`: the carbon intensity with its place and year, and the PUE."""
+    words = [f"{site.price:g} {site.currency}/kWh"] if has_price and site.price is not None else []
+    if site.g_per_kwh is not None:
+        # A figure of a table is named by its place; its source is in JSON, on the page and in `joulelab site`.
+        words.append(f"{site.name or site.source} {site.year or ''}".strip())
+        words.append(f"{fmt.format_number(site.g_per_kwh, 3)} g/kWh")
+        words += ["direct emissions"] if site.covers == "direct" else []
+    words += [f"PUE {site.pue:g}"] if site.pue != 1 else []
+    return ", ".join(words)
+
+
+def word_source(site: Site) -> str:
+    """Return source, year and coverage of the carbon intensity, empty without one."""
+    if site.g_per_kwh is None:
+        return ""
+    covers = f", {site.covers} emissions" if site.covers else ""
+    place = f"{site.name} " if site.name else ""
+    return f"{place}{site.year}, {site.g_per_kwh:g} g/kWh{covers}; source: {site.source}"
+
+
+def list_source_facts(result: Result) -> list[tuple[str, str]]:
+    """Return the energy in kWh with its coverage, and the source of the carbon intensity; none without a site."""
+    footprint = result.footprint
+    if footprint is None or footprint.site is None or footprint.site.is_empty or not footprint.kwh.is_resolved:
+        return []
+    kwh, parts = footprint.kwh, word_parts(result)
+    text = fmt.format_number(kwh.value) if kwh.expanded is None else fmt.format_interval(kwh.value, kwh.expanded)
+    facts = [("billed", f"{text} kWh{f', {parts}' if parts else ''}{word_overhead(footprint.site)}")]
+    source = word_source(footprint.site)
+    return facts + ([("carbon intensity", source)] if source else [])
+
+
+def word_overhead(site: Site) -> str:
+    """Return ` x PUE 1.2`, empty without a PUE."""
+    return f" x PUE {site.pue:g}" if site.pue != 1 else ""
+
+
+def word_parts(result: Result) -> str:
+    """Return the coverage of the energy if no meter covers the whole node: `GPUs only`, `GPUs and CPUs only`."""
+    whole = result.group("measured")
+    families = list(dict.fromkeys(find_family(scope) for scope in whole.scopes)) if whole is not None else []
+    if not families or any(family not in PART_NAMES for family in families):
+        return ""
+    names = [PART_NAMES[family] for family in families]
+    joined = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return f"{joined} only"
+
+
+def format_cost(cost: Quantity, currency: str, *, has_interval: bool = False) -> str:
+    """Return an amount of money, rounded to its uncertainty."""
+    if abs(cost.value) < LEAST_MONEY:
+        return f"below {LEAST_MONEY:g} {currency}" if cost.value else f"0 {currency}"
+    if has_interval and cost.expanded is not None:
+        return f"{fmt.format_interval(cost.value, cost.expanded)} {currency}"
+    return f"{_round_alone(cost.value, cost.expanded)} {currency}"
+
+
+def format_co2e(co2e_kg: Quantity, *, has_interval: bool = False) -> str:
+    """Return a mass of CO2e in kg, or below 0.1 kg in g, rounded to its uncertainty."""
+    factor, unit = (1.0, "kg") if co2e_kg.value >= LEAST_KG else (G_PER_KG, "g")
+    value, expanded = co2e_kg.value * factor, None if co2e_kg.expanded is None else co2e_kg.expanded * factor
+    if has_interval and expanded is not None:
+        return f"{fmt.format_interval(value, expanded)} {unit}"
+    return f"{_round_alone(value, expanded)} {unit}"
+
+
+def _round_alone(value: float, expanded: float | None) -> str:
+    """Return a value without its interval: its last digit is the first one of the interval; three digits at most."""
+    if not value or not expanded:
+        return fmt.format_number(value, MOST_DIGITS)
+    digits = 1 + math.floor(math.log10(abs(value))) - math.floor(math.log10(expanded))
+    return fmt.format_number(value, min(max(digits, 1), MOST_DIGITS))

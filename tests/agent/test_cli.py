@@ -69,7 +69,7 @@ def test_names_follow_the_conventions():
 
 
 def test_the_documentation_lists_every_metric():
-    page = (ROOT / "docs" / "how-to" / "agent.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(joulelab_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", page, re.MULTILINE)
     assert [(n, k, labels.replace("`", ""), told) for n, k, labels, told in rows] == list(table())
 

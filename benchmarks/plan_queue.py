@@ -65,7 +65,7 @@ def round_ways(ways: Sequence[Way]) -> tuple[Way, ...]:
     return tuple(way._replace(planned_s=t, time_s=t) for way, t in zip(ways, times, strict=True))
 
 
-def solve_optimum(jobs: Sequence[QueueJob], site: QueueSite, goal: str, limit_s: float = 120.0) -> tuple[float, float]:
+def solve_optimum(jobs: Sequence[QueueJob], site: QueueSite, goal: str, limit_s: float = 1800.0) -> tuple[float, float]:
     """Return the least makespan or the least mean time from submission to end (`turnaround`), and the gap (s, share).
 
     A binary variable is one job, one cap and one start slot. Each job starts once; in each slot nodes and power

@@ -1,273 +1,220 @@
-"""`joulelab plan schedule`: tables that fit, JSON, a picture, and what is wrong told in a line."""
+"""`joulelab plan queue`: the recommendation first, a table that fits, JSON, a picture, and clear refusals."""
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.plan_queue import CURVE, busy_stream
+from tests.plan.bad_inputs import check_refusal
 from tests.report.synthetic import make_run
 
 from joulelab.cli.group import run_commands
 from joulelab.plan.commands import COMMANDS
-from joulelab.plan.queue.outcome import compare
-from joulelab.plan.queue.policies import BACKFILL, NAMEPLATE
 from joulelab.plan.queue.queue_command import command
-from joulelab.plan.queue.queue_output import headline, lay_out_schedule, lines
-from joulelab.plan.queue.site import Site
-from joulelab.report.terminal import write_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Call
 
-HEAD = "id,submit,nodes,duration_s,node_w,highest_w,workload\n"
-JOBS = HEAD + "".join(f"j{k},2026-01-05T0{k}:00:00Z,2,9000,6000,6500,train\n" for k in range(6))
-PLAN = """
-[schedule]
+HEADER = "id,submit,nodes,duration_s,node_w,highest_w,workload\n"
+JOBS = HEADER + "".join(f"j{k},2026-01-05T0{k}:00:00Z,2,9000,6000,6500,train\n" for k in range(6))
+PLAN = """[queue]
 jobs = "jobs.csv"
 nodes = 4
 budget_w = 24_000
 idle_w = 2_000
 rated_w = 8_000
 accuracy = 0.02
-pue = 1.2
 
-[schedule.workloads.train]
-caps = [{cap_w = 700, slowdown = 1.0, node_w = 6000}, {cap_w = 450, slowdown = 1.06, node_w = 4700}]
+[queue.workloads.train]
+gpus = 8
+gpu_w = 700
 """
+SITE = ("--nodes", "4", "--budget", "24kW", "--idle", "2kW")
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Path:
+def plan(tmp_path: Path, call: Call) -> Path:
     (tmp_path / "jobs.csv").write_text(JOBS)
     (tmp_path / "plan.toml").write_text(PLAN)
     return tmp_path / "plan.toml"
 
 
-def test_tables_fit_and_say_what_was_done(call: Call, plan: Path) -> None:
-    out = call("plan", "schedule", "--plan", plan, "--tariff", "0.3EUR", "--intensity", "380", "--draws", "9").output
-    assert max(map(len, out.splitlines())) <= 80
-    for words in ("by nameplate", "makespan, h", "cost, EUR", "CO2e, kg", "least energy", "PUE of 1.2", "never capped"):
-        assert (words in out) is (words != "never capped")
-    rows = {
-        line.split("  ")[0]: line for line in out.splitlines() if line.startswith(("first come", "backfill", "caps"))
-    }
-    assert {"first come", "backfill", "caps to fit"} <= set(rows)
+def test_the_recommendation_is_first_and_the_answer_fits_a_screen(call: Call, plan: Path) -> None:
+    out = call("plan", "queue", "--plan", plan, "--draws", "9").output
+    lines = out.splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    first = " ".join(out.split("\n\n")[0].split())
+    assert first.startswith("Cap the GPUs of train at ")
+    assert " earlier on average (" in first
+    assert "first come, first served under 24.0 kW" in first
+    assert "no job waits longer than" in first
+    for name in ("first come", "by nameplate", "backfill", "caps to fit", "least energy"):
+        assert sum(line.startswith(name) for line in lines) == 1
+    explained = call("plan", "queue", "--plan", plan, "--draws", "9", "--why").output
+    assert len(explained.splitlines()) > len(lines)
+    assert "makespan" in explained
+    assert max(map(len, explained.splitlines())) <= 80
 
 
-def test_json_has_everything_and_caps_let_more_run(call: Call, plan: Path) -> None:
-    told = json.loads(call("plan", "schedule", "--plan", plan, "--draws", "4", "--json").output)
-    of = {each["name"]: each for each in told["policies"]}
-    assert list(of) == ["first come", "waits", "nameplate", "backfill", "caps to fit", "least energy"]
-    assert told["site"]["budget_w"] == 24_000
-    assert told["draws"] == 4
-    # Two such jobs at once need 4 x 6.5 kW, under caps 4 x 5.1.
-    assert of["first come"]["figures"]["over_highest_s"]["value"] > 0
-    assert of["backfill"]["figures"]["over_highest_s"]["value"] == 0
-    assert of["caps to fit"]["figures"]["wait_s"]["value"] < of["backfill"]["figures"]["wait_s"]["value"]
-    saved = of["least energy"]["changes_against"]["backfill"]["energy_j"]
-    assert saved["value"] < -0.1
-    assert saved["expanded"] < 0.1
-    assert {s["cap_w"] for s in of["least energy"]["starts"]} == {450.0}
-    figures = {name: each["value"] for name, each in of["first come"]["figures"].items()}
-    assert figures["rated_jobs_j"] == pytest.approx(1.2 * 6 * 2 * 9000 * 8000)
-    assert figures["rated_j"] == pytest.approx(figures["rated_jobs_j"] + figures["idle_j"])
-    assert figures["idle_j"] > 0
-    assert {(s["mean_w"], s["highest_w"]) for s in of["backfill"]["starts"]} == {(12_000.0, 13_000.0)}
+def test_json_has_all_figures_and_every_start(call: Call, plan: Path) -> None:
+    answer = json.loads(call("plan", "queue", "--plan", plan, "--draws", "4", "--json").output)
+    policies = {each["name"]: each for each in answer["policies"]}
+    assert list(policies) == ["first come", "by nameplate", "backfill", "caps to fit", "least energy"]
+    assert (answer["site"]["budget_w"], answer["draws"], answer["compared_with"]) == (24_000, 4, "first come")
+    # Two such jobs at once need 4 x 6.5 kW, and less under caps.
+    waits = {name: each["figures"]["wait_s"]["value"] for name, each in policies.items()}
+    assert waits["caps to fit"] < waits["backfill"]
+    saved = policies["least energy"]["changes_against"]["first come"]["energy_j"]
+    assert saved["value"] < -0.05
+    assert {start["mean_w"] for start in policies["backfill"]["starts"]} == {12_000.0}
+    assert None not in {start["cap_w"] for start in policies["least energy"]["starts"]}
+    assert answer["recommended"] in ("caps to fit", "least energy")
+    assert len(answer["notes"]) == len(answer["messages"])
 
 
-def test_what_is_typed_goes_before_the_plan_file(call: Call, plan: Path) -> None:
+def test_the_old_name_and_the_old_table_still_work(call: Call, plan: Path) -> None:
+    new = call("plan", "queue", "--plan", plan, "--draws", "2").output
+    plan.write_text(PLAN.replace("[queue", "[schedule"))
+    assert call("plan", "schedule", "--plan", plan, "--draws", "2").output == new
+    off = json.loads(call("plan", "queue", "--plan", plan, "--unused", "off", "--json", "--draws", "2").output)
+    assert off["site"]["idle_w"] == 0.0
+    assert "schedule" not in COMMANDS
+
+
+def test_options_replace_keys_of_the_plan_file(call: Call, plan: Path) -> None:
+    words = ("--budget", "40kW", "--margin", "5%", "--count", "mean", "--slowdown", "3%", "--idle", "0W")
+    site = json.loads(call("plan", "queue", "--plan", plan, *words, "--json", "--draws", "2").output)["site"]
+    assert site == {
+        "nodes": 4, "budget_w": 40_000.0, "idle_w": 0.0, "count": "mean", "margin": 0.05, "rated_w": 8_000.0,
+    }  # fmt: skip
+
+
+def test_without_a_known_effect_of_caps_the_answer_says_so(call: Call, plan: Path) -> None:
+    out = " ".join(call("plan", "queue", "--jobs", plan.parent / "jobs.csv", *SITE).output.split())
+    assert "without caps" in out.partition(":")[0]
+    assert "Never capped, as no run shows the effect of caps: train." in out
+    assert "The accuracy of the powers is not known" in out
+
+
+def test_an_swf_log_is_enough_with_the_power_of_a_node(call: Call, plan: Path) -> None:
+    log = plan.parent / "log.swf"
+    log.write_text("".join(f"{k} {600 * k} -1 9000 2 -1 -1 2 9600 -1 1 1 1 3 1 1 -1 -1\n" for k in range(1, 7)))
     words = (
-        "plan",
-        "schedule",
-        "--plan",
-        plan,
+        "--jobs",
+        log,
+        *SITE,
         "--budget",
-        "40kW",
-        "--margin",
-        "5%",
-        "--unused",
-        "off",
+        "22kW",
+        "--node-w",
+        "6kW",
+        "--gpus",
+        "8",
+        "--gpu-power",
+        "700W",
         "--json",
-        "--draws",
-        "2",
     )
-    site = json.loads(call(*words, "--count", "mean", "--slowdown", "3%").output)["site"]
-    assert (site["budget_w"], site["margin"], site["unused"], site["count"]) == (40_000.0, 0.05, "off", "mean")
-
-
-def test_jobs_of_a_file_need_no_plan(call: Call, plan: Path) -> None:
-    words = ("--nodes", "4", "--budget", "24kW", "--idle", "2kW")
-    out = call("plan", "schedule", "--jobs", plan.parent / "jobs.csv", *words).output
-    assert "of no job it is known what caps do" in " ".join(out.split())
-    assert "train is never capped" in out
-    assert "± ?" in out  # nobody says how good the powers are
-    assert "nameplate: the nameplate of job j0's nodes is not known; give --rated" in " ".join(out.split())
+    answer = json.loads(call("plan", "queue", *words).output)
+    assert answer["jobs"]["count"] == 6
+    assert answer["recommendation"].startswith("Cap the GPUs of app3 at ")
+    assert {"queue.assumed-power", "queue.mean-powers"} <= {each["code"] for each in answer["messages"]}
 
 
 @pytest.mark.system  # pure, and slow
-def test_runs_are_jobs_each_submitted_when_it_started(call: Call, runs: Path) -> None:
+def test_runs_are_jobs_submitted_when_they_started(call: Call, runs: Path) -> None:
     for _ in range(2):
         make_run(runs, name="made")
     folders = [str(folder) for folder in sorted(runs.iterdir())]
-    words = ("--nodes", "2", "--budget", "2kW", "--idle", "50W", "--rated", "900W", "--draws", "3")
-    told = json.loads(call("plan", "schedule", *folders, *words, "--json").output)
-    assert told["jobs"] == {"source": "2 runs", "count": 2, "uncapped": told["jobs"]["uncapped"]}
-    assert any("only parts of the nodes were measured" in note for note in told["notes"])
-    assert told["simulated"] is False
-    out = call("plan", "schedule", *folders, *words, "--repeat", "5", "--every", "2s").output
-    assert "5 jobs, one each 2 s, made from 2 runs" in out
+    words = ("--nodes", "2", "--budget", "2kW", "--idle", "50W", "--draws", "3", "--json")
+    answer = json.loads(call("plan", "queue", *folders, *words).output)
+    assert (answer["jobs"]["source"], answer["simulated"]) == ("2 runs", False)
+    answer = json.loads(call("plan", "queue", *folders, *words, "--repeat", "5", "--every", "2s").output)
+    assert answer["jobs"]["source"] == "5 jobs, one each 2 s, made from 2 runs"
 
 
 @pytest.mark.system  # pure, and slow
-def test_a_picture_is_drawn_and_nothing_of_others_is_written_over(
+def test_a_picture_is_drawn_and_no_other_file_is_overwritten(
     call: Call, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
     file = plan.parent / "power.svg"
-    call("plan", "schedule", "--plan", plan, "--picture", file, "--draws", "2")
-    assert b"over the budget" in file.read_bytes()
+    call("plan", "queue", "--plan", plan, "--picture", file, "--draws", "2")
+    assert b"unused nodes" in file.read_bytes()
     other = plan.parent / "mine.png"
     other.write_bytes(b"mine")
-    assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", str(other)]) == 2
-    assert run_commands(["plan", "schedule", "--plan", str(plan), "--picture", "a.txt"]) == 2
+    assert run_commands(["plan", "queue", "--plan", str(plan), "--picture", str(other)]) == 2
     assert "not a picture by joulelab" in capsys.readouterr().err
     assert other.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "code", "text"),
     [
-        ([], "no jobs to schedule"),
-        (["--jobs", "jobs.csv", "--budget", "9kW", "--idle", "1W"], "how many nodes the site has is not given"),
-        (["--jobs", "jobs.csv", "--nodes", "4", "--idle", "1W"], "the power budget is not given"),
-        (["--jobs", "jobs.csv", "--nodes", "4", "--budget", "9kW"], "what an unused node draws is not known"),
-        (["--jobs", "jobs.csv", "--nodes", "4", "--budget", "9kW", "--idle", "3kW"], "used up before any job starts"),
-        (
-            ["--jobs", "jobs.csv", "--nodes", "1", "--budget", "9kW", "--idle", "3kW"],
-            "jobs.csv:2: job j0 needs 2 nodes",
-        ),
-        (
-            ["--jobs", "jobs.csv", "--nodes", "4", "--budget", "24kW", "--idle", "1W", "--margin", "120%"],
-            "a margin of 120 % leaves nothing of the budget",
-        ),
-        (["--jobs", "jobs.csv", "--repeat", "3"], "--repeat is for runs"),
-        (["--plan", "none.toml"], "no such plan file"),
+        ([], "config", "there are no jobs"),
+        (["--jobs", "jobs.csv", "--budget", "9kW", "--idle", "1W"], "config", "the number of nodes is not given"),
+        (["--jobs", "jobs.csv", "--nodes", "4", "--idle", "1W"], "config", "the power budget is not given"),
+        (["--jobs", "jobs.csv", "--nodes", "4", "--budget", "9kW"], "config", "power of an unused node is not known"),
+        (["--jobs", "jobs.csv", *SITE, "--budget", "7kW"], "config", "used up before any job starts"),
+        (["--jobs", "jobs.csv", *SITE, "--nodes", "1"], "config", "jobs.csv:2: job j0 needs 2 nodes of 1"),
+        (["--jobs", "jobs.csv", *SITE, "--budget", "12kW"], "config", "jobs.csv:2: job j0 never fits"),
+        (["--jobs", "jobs.csv", *SITE, "--margin", "100%"], "config", "the margin leaves nothing of the budget"),
+        (["--jobs", "jobs.csv", *SITE, "--repeat", "3", "--every", "1m"], "config", "--repeat is for runs"),
+        (["--jobs", "jobs.csv", *SITE, "--gpus", "8"], "config", "the effect of caps has no source"),
+        (["--jobs", "none.csv", *SITE], "config", "none.csv: cannot read the file of jobs"),
+        (["--jobs", "bare.csv", *SITE, "--count", "highest"], "config", "the highest power of job a is not known"),
+        (["--jobs", "log.swf", *SITE], "config", "log.swf:2: the power of job 1 is not known"),
+        (["somerun", "--jobs", "jobs.csv", *SITE], "config", "runs and a file of jobs are both given"),
+        (["--plan", "none.toml"], "config", "no such plan file"),
+        (["--plan", "rack.toml"], "config", "has no [queue]"),
+        (["--jobs", "jobs.csv", "--nodes", "4", "--budget", "24", "--idle", "2kW"], "usage", "has no unit"),
+        (["--jobs", "jobs.csv", *SITE, "--count", "most"], "usage", "most"),
+        (["--jobs", "jobs.csv", "--nodes", "0"], "usage", "0 is not in the range"),
+        (["--jobs", "jobs.csv", *SITE, "--draws", "-1"], "usage", "-1 is not in the range"),
+        (["--jobs", "jobs.csv", *SITE, "--picture", "a.txt"], "usage", "name it .pdf, .svg or .png"),
     ],
-)
-def test_what_is_wrong_is_told_in_a_line(
-    plan: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(plan.parent)
-    assert run_commands(["plan", "schedule", *words]) == 2
-    assert told in capsys.readouterr().err
-
-
-def test_a_rate_by_the_hour_needs_times_with_a_zone(
-    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(plan.parent)
-    (plan.parent / "jobs.csv").write_text(JOBS.replace("Z,", ","))
-    hours = "".join(f"2026-01-0{d}T{h:02d}:00:00Z,{300 + h}\n" for d in (4, 5, 6, 7) for h in range(24))
-    (plan.parent / "grid.csv").write_text(f"# kind: average\n# unit: g/kWh\ntime,value\n{hours}")
-    words = ["plan", "schedule", "--plan", "plan.toml", "--intensity", "grid.csv", "--draws", "2"]
-    assert run_commands(words) == 2
-    assert "the times of the jobs have no zone; give --zone" in capsys.readouterr().err
-    assert run_commands([*words, "--zone", "Europe/Berlin"]) == 0
-    assert "average carbon intensity" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_rate_by_the_hour_needs_times_that_are_dates(
-    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(plan.parent)
-    (plan.parent / "jobs.csv").write_text(HEAD + "a,0,2,9000,6000,6500,train\nb,3600,2,9000,6000,6500,train\n")
-    about = 'unit = "EUR/kWh"\ntime_zone = "Europe/Berlin"\nprice = 0.3\n'
-    night = '[[rules]]\nname = "night"\nprice = 0.2\nhours = "22:00-06:00"\n'
-    (plan.parent / "night.toml").write_text(f"{about}{night}")
-    (plan.parent / "flat.toml").write_text(about)
-    (plan.parent / "grid.csv").write_text(
-        "# kind: average\n# unit: g/kWh\ntime,value\n2026-01-05T00:00:00Z,300\n2026-01-05T01:00:00Z,310\n"
-    )
-    words = ["plan", "schedule", "--plan", "plan.toml", "--draws", "2"]
-    for rate in (["--tariff", "night.toml"], ["--intensity", "grid.csv"], ["--intensity", "em:DE"]):
-        assert run_commands([*words, *rate]) == 2
-        assert "no dates; write `submit` as 2026-01-05T08:00:00Z" in " ".join(capsys.readouterr().err.split())
-    for rate in (["--tariff", "0.3EUR"], ["--tariff", "flat.toml"], ["--intensity", "table:DE"]):
-        assert run_commands([*words, *rate]) == 0
-    since = 1_767_571_200  # 2026-01-05: s since 1970 are dates
-    jobs = f"a,{since},2,9000,6000,6500,train\nb,{since + 3600},2,9000,6000,6500,train\n"
-    (plan.parent / "jobs.csv").write_text(HEAD + jobs)
-    assert run_commands([*words, "--tariff", "night.toml"]) == 0
-
-
-def test_changes_and_the_headline_are_against_the_same(call: Call, plan: Path) -> None:
-    out = " ".join(call("plan", "schedule", "--plan", plan, "--tariff", "0.3EUR", "--draws", "9").output.split())
-    told = json.loads(call("plan", "schedule", "--plan", plan, "--draws", "9", "--json").output)
-    assert told["compared_with"] == "first come"
-    found = re.search(r"(caps to fit|least energy) against first come: (-[\d.]+) ± [\d.]+ % energy", out)
-    assert found is not None
-    of = {each["name"]: each["changes_against"]["first come"]["energy_j"]["value"] for each in told["policies"]}
-    assert float(found[2]) == pytest.approx(100 * of[found[1]], abs=0.1)
-    assert re.search(rf"{found[1]} [\d.]+ ± [\d.]+ {found[2]}", out)
-    assert "changes are against first come" in out
-
-
-def test_a_policy_that_never_starts_some_job_is_told_beside_first_come() -> None:
-    """A job that fits only under a cap."""
-    found = compare(busy_stream(10, 1), Site(6, 6 * 2200.0 + 16e3, 2200.0), {"made": CURVE}, draws=0)
-    assert found.outcome(BACKFILL) is None
-    assert found.base is found.outcomes[0]
-    assert any(text.endswith("changes are against first come") for _, text in lines(found, {}))
-
-
-@pytest.mark.system  # pure, and slow
-def test_unused_nodes_may_draw_nothing_and_jobs_below_them_are_said(call: Call, plan: Path) -> None:
-    words = ("plan", "schedule", "--jobs", plan.parent / "jobs.csv", "--nodes", "4", "--budget", "40kW", "--json")
-    told = json.loads(call(*words, "--idle", "0W").output)
-    assert told["site"]["idle_w"] == 0.0
-    assert not any("hardly right" in note for note in told["notes"])
-    (plan.parent / "low.toml").write_text(PLAN.replace("idle_w = 2_000", "idle_w = 0"))
-    assert json.loads(call("plan", "schedule", "--plan", plan.parent / "low.toml", "--json").output)["site"][
-        "idle_w"
-    ] == pytest.approx(0.0)
-    low = json.loads(call(*words, "--idle", "7kW").output)["notes"]
-    assert any("6 jobs draw less than an unused node (job j0 6000 W per node, unused 7000 W)" in note for note in low)
-    off = json.loads(call(*words, "--idle", "7kW", "--unused", "off").output)["notes"]
-    assert not any("hardly right" in note for note in off)
-
-
-def test_simulated_powers_are_called_simulated() -> None:
-    made = replace(busy_stream(10, 1), twins=("bnl-h100",))
-    found = compare(made, Site(6, 40e3, 2200.0), {"made": CURVE}, draws=3)
-    assert lines(found, {})[0] == ("warning", "simulated: twin bnl-h100, virtual time")
-    text = write_blocks(lay_out_schedule(found, {}, width=80), 80)
-    assert headline(found).split(":")[0] in " ".join(text.split())
+)  # fmt: skip
+def test_a_wrong_option_is_refused_with_a_next_step(plan: Path, words: list[str], code: str, text: str) -> None:
+    (plan.parent / "bare.csv").write_text(HEADER + "a,0,1,10,5000,,\n")
+    (plan.parent / "log.swf").write_text("; made up\n1 0 0 50 1 -1 -1 1 100 -1 1 3 1 7 1 1 -1 -1\n")
+    (plan.parent / "rack.toml").write_text("title = 'no queue'\n")
+    check_refusal(["plan", "queue", *words], code, text)
 
 
 @pytest.mark.parametrize(
-    ("makespan", "wait_s", "told"),
+    ("line", "text"),
     [
-        (1.0, 0.0, "costs nothing here"),
-        (1.0, 300.0, "the same makespan, 5 min 00 s of waiting more per job"),
-        (0.9, -300.0, "-10.0 % makespan, 5 min 00 s of waiting less per job"),
+        ("nodes = 0", "nodes is 0"),
+        ("budget_w = -5", "budget_w is -5"),
+        ('budget_w = "100kW"', "budget_w is '100kW'"),
+        ("margin = 1.5", "margin is 1.5"),
+        ("idle_w = -1", "idle_w is -1"),
+        ('unused = "asleep"', "unused is 'asleep'"),
+        ('count = "peak"', "count is 'peak'"),
+        ("slowdown = 10", "slowdown is 10"),
+        ("accuracy = true", "accuracy is true"),
+        ("processors = 0", "processors is 0"),
+        ('every = "soon"', "soon"),
+        ("repeat = 3", "repeat and every belong together"),
+        ('runs = "last"', "jobs and runs are both given"),
+        ("cap = 5", "unknown key 'cap'"),
+        ('tariff = "0.3EUR"', "plan queue has no tariff"),
+        ("pue = 1.3", "plan queue has no pue"),
+        ('zone = "Europe/Berlin"', "plan queue has no zone"),
+        ("[queue.workloads.one]", "the effect of caps has no source"),
+        ("[queue.workloads.one]\ngpus = 8", "the effect of caps has no source"),
+        ('[queue.workloads.one]\nruns = "last"\ngpus = 8', "the effect of caps has two sources"),
+        ("[queue.workloads.one]\ncaps = []", "unknown key 'caps'"),
+        ("[schedule]", "[schedule] is the old name of [queue]"),
     ],
 )
-def test_the_price_of_nameplates_has_its_sign_in_words(makespan: float, wait_s: float, told: str) -> None:
-    found = compare(busy_stream(10, 1), Site(6, 60e3, 2200.0, rated_w=10_200.0), {"made": CURVE}, draws=0)
-    own = found.outcome(BACKFILL)
-    assert own is not None
-    (figures,) = own.drawn
-    other = {**figures, "makespan_s": makespan * figures["makespan_s"], "wait_s": wait_s + figures["wait_s"]}
-    outcomes = tuple(replace(o, drawn=(other,)) if o.policy == NAMEPLATE else o for o in found.outcomes)
-    said = dict(lines(replace(found, outcomes=outcomes), {}))
-    assert told in said["rated"]
+def test_a_wrong_key_of_the_plan_file_is_refused_with_its_line(plan: Path, line: str, text: str) -> None:
+    plan.write_text(f'[queue]\njobs = "jobs.csv"\n{line}\n')
+    error = check_refusal(["plan", "queue", "--plan", plan], "config", ["plan.toml:", text])
+    assert error["next"] or error["mistakes"]
 
 
-def test_the_help_is_what_the_group_says() -> None:
-    assert command.get_short_help_str(200) == COMMANDS["schedule"]
+def test_the_help_is_that_of_the_group() -> None:
+    assert command.get_short_help_str(200) == COMMANDS["queue"]

@@ -31,30 +31,27 @@ if TYPE_CHECKING:
 
     Row = dict[str, str]
 
-# Names of columns; the second and later ones are Slurm's.
+# Names of columns: ours, then Slurm's.
 COLUMNS = {
     "id": ("id", "jobid"),
     "submit": ("submit",),
     "nodes": ("nodes", "nnodes", "allocnodes"),
-    "duration": ("duration_s", "elapsedraw", "elapsed"),
-    "requested": ("requested_s",),
+    "duration_s": ("duration_s", "elapsedraw"),
+    "requested_s": ("requested_s",),
     "node_w": ("node_w",),
-    "energy": ("energy_j", "consumedenergyraw", "consumedenergy"),
+    "energy_j": ("energy_j", "consumedenergyraw"),
     "highest_w": ("highest_w", "max_w"),
     "rated_w": ("rated_w",),
     "workload": ("workload", "jobname"),
     "state": ("state",),
 }
-NEEDED_COLUMNS = ("id", "submit", "nodes", "duration")
+NEEDED_COLUMNS = ("id", "submit", "nodes", "duration_s")
 UNFINISHED = ("PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "RESIZING")
-PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-# Slurm's marks for "no value" and "infinite": of 64 bits, also rounded with a prefix, and of 32 bits.
-LEAST_MARK = float(2**63)
-NO_VALUE = (str(2**32 - 1), str(2**32 - 2))
-ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
-ENERGY = re.compile(r"(\d+(?:\.\d+)?)([KMGTPE]?)")
+NO_ENERGY = (0.0, float(2**32 - 1), float(2**32 - 2))  # Slurm without a meter, and its marks for "no value" (32 bits)
+LEAST_MARK_J = float(2**63)  # its marks of 64 bits are above
 SWF_FIELDS = 18
-SWF_PARTS = (2, 3, 4)  # status of a part of a job that was interrupted; the whole job has a line of its own
+SWF_PARTS = ("2", "3", "4")  # status of a part of an interrupted job; the whole job has a line of its own
+PART = "part"  # as a state
 SWF_HEADER = re.compile(r";\s*(MaxNodes|MaxProcs):\s*(\d+)")
 GZIP_MARK = b"\x1f\x8b"
 GZIP_WINDOW = 31  # of zlib: a gzip header and the largest window
@@ -120,7 +117,7 @@ def make_run_stream(
         notes.append(Note("queue.capped-runs", {"runs": len(measured) - len(free)}))
     if uneven := sum(not each.resolved for each in free):
         notes.append(Note("queue.even-spread", {"runs": uneven}))
-    sides = [{d.side for d in each.draws} or {find_accounted_side(each)} for each in free]
+    sides = [{str(d.side) for d in each.draws} or {find_accounted_side(each)} for each in free]
     if inside := sum(side != {"ac"} for side in sides):
         notes.append(Note("queue.not-wall", {"runs": inside}))
     jobs = sorted(map(_make_run_job, free), key=lambda job: job.submit_s)
@@ -154,25 +151,37 @@ def read_job_file(
     """
     text = _read_text(path)
     is_swf = ".swf" in [suffix.lower() for suffix in path.suffixes] or text.startswith(";")
-    reader = _JobReader(path, node_w, accuracy)
-    if is_swf:
-        _read_swf(text, reader, processors)
-    else:
-        _read_csv(text, reader)
-    if reader.mistakes:
-        more = len(reader.mistakes) - MOST_MISTAKES
-        listed = reader.mistakes[:MOST_MISTAKES]
-        if more > 0:
-            listed.append(ConfigError(f"{more} more mistakes", where=str(path), next="correct these first"))
-        raise join_errors(listed)
-    left = {name: float(count) for name, count in reader.left_out.items()}
-    if not reader.jobs:
-        why = ", ".join(f"{count:g} jobs {name}" for name, count in left.items())
+    counts: Counter[str] = Counter()
+    mistakes: list[ConfigError] = []
+    jobs: dict[str, QueueJob] = {}
+    for line, row in _list_swf_rows(text, processors) if is_swf else _list_csv_rows(text, path):
+        where = f"{path}:{line}"
+        if row.get("state") in (*UNFINISHED, PART):
+            counts["parts" if row["state"] == PART else "unfinished"] += 1
+            continue
+        try:
+            job = _make_job(row, where, counts, node_w, accuracy)
+        except ConfigError as error:
+            mistakes.append(ConfigError(error.what, where=where, why=error.why, next=error.next))
+            continue
+        if job is not None and jobs.setdefault(job.id, job) is not job:
+            why = f"first in line {jobs[job.id].where.rpartition(':')[2]}"
+            mistakes.append(ConfigError(f"job {job.id} is there twice", where=where, why=why, next="remove one"))
+    if len(mistakes) > MOST_MISTAKES:
+        more = ConfigError(
+            f"{len(mistakes) - MOST_MISTAKES} more mistakes", where=str(path), next="correct these first"
+        )
+        mistakes = [*mistakes[:MOST_MISTAKES], more]
+    if mistakes:
+        raise join_errors(mistakes)
+    left_out = {name: float(count) for name, count in counts.items() if name != "assumed"}
+    if not jobs:
+        why = ", ".join(f"{count:g} {name.replace('_', ' ')}" for name, count in left_out.items())
         raise ConfigError("the file has no jobs", where=str(path), why=why or None, next="name another file of jobs")
-    notes = [Note("queue.left-out", left)] if left else []
-    if reader.assumed and node_w is not None:
-        notes.append(Note("queue.assumed-power", {"jobs": reader.assumed, "node_w": node_w}))
-    ordered = tuple(sorted(reader.jobs, key=lambda job: job.submit_s))
+    notes = [Note("queue.left-out", left_out)] if left_out else []
+    if counts["assumed"] and node_w is not None:
+        notes.append(Note("queue.assumed-power", {"jobs": counts["assumed"], "node_w": node_w}))
+    ordered = tuple(sorted(jobs.values(), key=lambda job: job.submit_s))
     above = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
     title = escape_unprintable(" ".join(line.strip("# ") for line in above))[:LONGEST_TITLE]
     return JobStream(ordered, f"{len(ordered)} jobs of {path.name}", tuple(notes), title=title)
@@ -200,110 +209,29 @@ def _read_text(path: Path) -> str:
     return text
 
 
-class _JobReader:
-    """Collect the jobs of a file, its mistakes, and the number of jobs that are left out by reason."""
-
-    def __init__(self, path: Path, node_w: float | None, accuracy: float | None) -> None:
-        self.path, self.jobs, self.assumed = path, [], 0  # type: tuple[Path, list[QueueJob], int]
-        self.mistakes: list[ConfigError] = []
-        self.left_out: Counter[str] = Counter()
-        self._node_w, self._accuracy = node_w, accuracy
-        self._lines: dict[str, int] = {}
-
-    def read(self, line: int, row: Row) -> None:
-        """Add the job of a row by our names of columns, or the mistake in it."""
-        try:
-            job = self._make_job(f"{self.path}:{line}", row)
-        except ConfigError as error:
-            self.add_mistake(line, error.what, error.next, error.why)
-            return
-        if job is None:
-            return
-        first = self._lines.setdefault(job.id, line)
-        if not job.id:
-            self.add_mistake(line, "the job has no id", "give each job an id of its own")
-        elif first != line:
-            self.add_mistake(line, f"job {job.id} is there twice", "remove one", f"first in line {first}")
-        else:
-            self.jobs.append(job)
-
-    def add_mistake(self, line: int, what: str, advice: str | None, why: str | None = None) -> None:
-        """Add a mistake in a line of the file."""
-        self.mistakes.append(ConfigError(what, where=f"{self.path}:{line}", why=why, next=advice))
-
-    def _make_job(self, where: str, row: Row) -> QueueJob | None:
-        if row.get("state", "").partition(" ")[0].upper() in UNFINISHED:
-            self.left_out["unfinished"] += 1
-            return None
-        duration_s, nodes = _read_elapsed(row["duration"]), _read_number(row["nodes"], "nodes")
-        if duration_s == 0 or nodes == 0:
-            self.left_out["not_run"] += 1
-            return None
-        if nodes != int(nodes):
-            raise ConfigError(f"nodes is {nodes:g}", next="give a whole number")
-        name = escape_unprintable(row["id"])
-        node_w = self._find_power(row, duration_s * nodes, name)
-        optional = {key: _read_number(row[key], key) for key in ("highest_w", "rated_w", "requested") if row.get(key)}
-        highest_w = optional.get("highest_w")
-        if highest_w is not None and highest_w < node_w.value * (1 - 1e-6):
-            raise ConfigError(
-                f"highest_w is {highest_w:g}, below the mean of {node_w.value:g} W", next="correct that line"
-            )
-        return QueueJob(
-            name, _read_submit(row["submit"]), int(nodes), duration_s, node_w, highest_w,
-            escape_unprintable(row.get("workload", "")), optional.get("rated_w") or None, where,
-            optional.get("requested") or None,
-        )  # fmt: skip
-
-    def _find_power(self, row: Row, node_s: float, name: str) -> Quantity:
-        """Return the mean power of a node: its own, by its energy, or that given for jobs without."""
-        energy_j = _read_energy(row.get("energy", ""))
-        if row.get("node_w"):
-            watts = _read_number(row["node_w"], "node_w")
-        elif energy_j is not None:
-            watts = energy_j / node_s
-        elif self._node_w is not None:
-            self.assumed += 1
-            return Quantity(self._node_w, known=False)
-        else:
-            raise ConfigError(
-                f"the power of job {name} is not known", next="give node_w, or --node-w 6kW for all jobs without"
-            )
-        if watts <= 0:
-            raise ConfigError(f"node_w is {watts:g}", next="give a number above 0")
-        if self._accuracy is None:
-            return Quantity(watts, known=False)
-        return Quantity(watts, {f"gain:{self.path.name}": watts * self._accuracy / 2} if self._accuracy else {})
-
-
-def _read_csv(text: str, reader: _JobReader) -> None:
-    """Read CSV with a header; the separator is found in the header. Raises ConfigError without needed columns."""
+def _list_csv_rows(text: str, path: Path) -> list[tuple[int, Row]]:
+    """Return the rows by our names of columns, with their lines. Raises ConfigError without needed columns."""
     lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.startswith("#")]
     if not lines:
-        raise ConfigError(
-            "the file of jobs is empty", where=str(reader.path), next="give a header and a line for each job"
-        )
-    number, header = lines[0]
-    separator = next((sign for sign in "|;\t" if sign in header), ",")
-    words = [word.strip().lower() for word in next(csv.reader([header], delimiter=separator))]
-    # Of two columns for one value (Elapsed, ElapsedRaw), the first in our list.
+        raise ConfigError("the file of jobs is empty", where=str(path), next="give a header and a line for each job")
+    separator = next((sign for sign in "|;\t" if sign in lines[0][1]), ",")
+    (number, header), *cells = [(n, next(csv.reader([line], delimiter=separator))) for n, line in lines]
+    words = [word.strip().lower() for word in header]
     places = {name: next((words.index(w) for w in known if w in words), None) for name, known in COLUMNS.items()}
-    missing = [COLUMNS[name][0] for name in NEEDED_COLUMNS if places[name] is None]
+    missing = [name for name in NEEDED_COLUMNS if places[name] is None]
     if missing:
         raise ConfigError(
-            f"the file of jobs has no column {', '.join(missing)}", where=f"{reader.path}:{number}",
+            f"the file of jobs has no column {', '.join(missing)}", where=f"{path}:{number}",
             why=f"its columns are {escape_unprintable(', '.join(words))[:200]}",
-            next="name the columns id, submit, nodes, duration_s, node_w, or as sacct -P does",
+            next="name the columns id, submit, nodes, duration_s, node_w; "
+            "for Slurm: sacct -P -o JobID,JobName,Submit,ElapsedRaw,NNodes,ConsumedEnergyRaw,State",
         )  # fmt: skip
-    rows: list[tuple[int, Row]] = []
-    for n, line in lines[1:]:
-        cells = next(csv.reader([line], delimiter=separator))
-        filled = {name: k for name, k in places.items() if k is not None}
-        rows.append((n, {name: cells[k].strip() if k < len(cells) else "" for name, k in filled.items()}))
-    if "jobid" in words:
-        rows = _join_slurm_steps(rows)
-    for n, row in rows:
-        reader.read(n, row)
+    rows = []
+    for n, row in cells:
+        found = {name: row[k].strip() for name, k in places.items() if k is not None and k < len(row)}
+        found["state"] = found.get("state", "").partition(" ")[0].upper()
+        rows.append((n, found))
+    return _join_slurm_steps(rows) if "jobid" in words else rows
 
 
 def _join_slurm_steps(rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
@@ -313,73 +241,100 @@ def _join_slurm_steps(rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
     """
     largest: dict[str, float] = {}
     for _, row in rows:
-        job, dot, _ = row["id"].partition(".")
-        if dot and ENERGY.fullmatch(row.get("energy", "")):
-            largest[job] = max(largest.get(job, 0.0), _read_energy(row["energy"]) or 0.0)
-    jobs = [(n, row) for n, row in rows if "." not in row["id"]]
+        job, dot, _ = row.get("id", "").partition(".")
+        if dot and row.get("energy_j", "").isdecimal():
+            largest[job] = max(largest.get(job, 0.0), _read_energy(row) or 0.0)
+    jobs = [(n, row) for n, row in rows if "." not in row.get("id", "")]
     for _, row in jobs:
-        text = row.get("energy", "")
-        is_missing = not text or (ENERGY.fullmatch(text) is not None and _read_energy(text) is None)
-        if is_missing and largest.get(row["id"]):
-            row["energy"] = f"{largest[row['id']]:.3f}"
+        text = row.get("energy_j", "")
+        if (not text or text.isdecimal()) and _read_energy(row) is None and largest.get(row.get("id", "")):
+            row["energy_j"] = f"{largest[row['id']]:.3f}"
     return jobs
 
 
-def _read_swf(text: str, reader: _JobReader, processors: int | None) -> None:
-    """Read SWF: submit, run and requested time, processors (allocated, else requested), status, application."""
+def _list_swf_rows(text: str, processors: int | None) -> list[tuple[int, Row]]:
+    """Return the rows of SWF by our names of columns; negative numbers are unknown there, and empty here.
+
+    A line with another number of fields has an empty row.
+    """
     header = {name: int(number) for name, number in SWF_HEADER.findall(text)}
     if processors is None:
-        processors = (
-            max(header.get("MaxProcs", 1) // max(header.get("MaxNodes", 0), 1), 1) if "MaxNodes" in header else 1
-        )
+        processors = max(header.get("MaxProcs", 0) // max(header.get("MaxNodes", 1), 1), 1) if len(header) == 2 else 1
+    rows = []
     for line, content in enumerate(text.splitlines(), 1):
-        words = content.partition(";")[0].split()
+        words = ["" if word.startswith("-") else word for word in content.partition(";")[0].split()]
         if not words:
             continue
         if len(words) != SWF_FIELDS:
-            advice = "correct or remove that line"
-            reader.add_mistake(line, f"the line has {len(words)} fields", advice, f"SWF has {SWF_FIELDS}")
+            rows.append((line, {"fields": str(len(words))}))
             continue
-        numbers = []
-        for name, place in (("run time", 3), ("processors", 4), ("requested processors", 7), ("status", 10)):
-            try:
-                numbers.append(float(words[place]))
-            except ValueError:
-                numbers.append(math.nan)
-            if not math.isfinite(numbers[-1]):
-                advice = "give a number, or -1 where it is unknown"
-                reader.add_mistake(line, f"the {name} is {escape_unprintable(words[place])!r}", advice)
-        if numbers[3] in SWF_PARTS:
-            reader.left_out["parts"] += 1
-            continue
-        allocated = numbers[1] if numbers[1] >= 0 else numbers[2]
-        if not (numbers[0] > 0 and allocated >= 1):  # also where a number is wrong
-            reader.left_out["not_run"] += 1
-            continue
-        reader.read(line, {
-            "id": words[0], "submit": words[1], "nodes": str(math.ceil(allocated / processors)), "duration": words[3],
-            "requested": "" if words[8].startswith("-") else words[8],
-            "workload": "" if words[13].startswith("-") else f"app{words[13]}",
-        })  # fmt: skip
+        nodes = words[4] or words[7] or "0"
+        if nodes.isdecimal():
+            nodes = str(math.ceil(int(nodes) / processors))
+        row = {"id": words[0], "submit": words[1], "nodes": nodes, "duration_s": words[3] or "0"}
+        row |= {"requested_s": words[8], "workload": f"app{words[13]}" if words[13] else ""}
+        rows.append((line, row | {"state": PART if words[10] in SWF_PARTS else ""}))
+    return rows
+
+
+def _make_job(
+    row: Row, where: str, counts: Counter[str], node_w: float | None, accuracy: float | None
+) -> QueueJob | None:
+    """Return the job of a row; None, and counted, if it did not run. Raises ConfigError."""
+    if "fields" in row:
+        raise ConfigError(f"the line has {row['fields']} fields", why="SWF has 18", next="correct or remove that line")
+    name = escape_unprintable(row.get("id", ""))
+    if not name:
+        raise ConfigError("the job has no id", next="give each job an id of its own")
+    duration_s, nodes = _read_number(row, "duration_s"), _read_number(row, "nodes")
+    if duration_s == 0 or nodes == 0:
+        counts["not_run"] += 1
+        return None
+    if nodes != int(nodes):
+        raise ConfigError(f"nodes is {nodes:g}", next="give a whole number")
+    energy_j = _read_energy(row)
+    watts = _read_number(row, "node_w") if row.get("node_w") else energy_j and energy_j / (duration_s * nodes)
+    power = Quantity(
+        watts or 0.0, {"gain:jobs": (watts or 0.0) * accuracy / 2} if accuracy else {}, accuracy is not None
+    )
+    if watts is None:
+        if node_w is None:
+            raise ConfigError(
+                f"the power of job {name} is not known", next="give node_w, or --node-w 6kW for all jobs without"
+            )
+        counts["assumed"] += 1
+        power = Quantity(node_w, known=False)
+    if power.value <= 0:
+        raise ConfigError(f"node_w is {power.value:g}", next="give a number above 0")
+    highest_w, rated_w, requested_s = (
+        _read_number(row, key) if row.get(key) else None for key in ("highest_w", "rated_w", "requested_s")
+    )
+    if highest_w is not None and highest_w < power.value * (1 - 1e-6):
+        raise ConfigError(f"highest_w is {highest_w:g}, below the mean of {power.value:g} W", next="correct that line")
+    return QueueJob(
+        name, _read_submit(row.get("submit", "")), int(nodes), duration_s, power, highest_w,
+        escape_unprintable(row.get("workload", "")), rated_w or None, where, requested_s or None,
+    )  # fmt: skip
 
 
 def _read_submit(text: str) -> float:
     """Return s of a number, or of a date; dates without an offset are taken as UTC."""
-    advice = "write it as 2026-01-05T08:00:00Z, or in s"
     try:
         seconds = float(text)
     except ValueError:
         try:
             date = dt.datetime.fromisoformat(text)
+            seconds = (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp()
         except ValueError:
-            raise ConfigError(f"the submit time is {escape_unprintable(text)!r}", next=advice) from None
-        seconds = (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp()
+            seconds = math.nan
     if not math.isfinite(seconds):
-        raise ConfigError(f"the submit time is {text!r}", next=advice)
+        advice = "write it as 2026-01-05T08:00:00Z, or in s"
+        raise ConfigError(f"the submit time is {escape_unprintable(text)!r}", next=advice)
     return seconds
 
 
-def _read_number(text: str, name: str) -> float:
+def _read_number(row: Row, name: str) -> float:
+    text = row.get(name, "")
     try:
         value = float(text)
     except ValueError:
@@ -389,21 +344,7 @@ def _read_number(text: str, name: str) -> float:
     return value
 
 
-def _read_elapsed(text: str) -> float:
-    """Return s of a number, or of Slurm's [days-]hours:minutes:seconds."""
-    match = ELAPSED.fullmatch(text)
-    if match is None:
-        return _read_number(text, "duration_s")
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def _read_energy(text: str) -> float | None:
-    """Return J of a number, or of Slurm's 1.5M; None for Slurm's marks: empty, 0 (no meter), no value, infinite."""
-    if not text:
-        return None
-    match = ENERGY.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"the energy is {escape_unprintable(text)!r}", next="give J: 1500000, or 1.5M")
-    joules = float(match[1]) * PREFIXES[match[2]]
-    return None if joules == 0 or joules >= LEAST_MARK or text in NO_VALUE else joules
+def _read_energy(row: Row) -> float | None:
+    """Return the energy in J; None for an empty cell, and for Slurm's marks: no meter, no value, infinite."""
+    joules = _read_number(row, "energy_j") if row.get("energy_j") else 0.0
+    return None if joules in NO_ENERGY or joules >= LEAST_MARK_J else joules

@@ -7,11 +7,6 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "The effect of caps on {workloads} is modelled by other GPUs, not measured.",
         "Measure three caps: joulelab sweep --cap 400:700:150 -- COMMAND",
     ),
-    "queue.given-caps": (
-        "note",
-        "The effect of caps on {workloads} is taken from the plan file.",
-        "Measure it: joulelab sweep --cap 400:700:150 -- COMMAND",
-    ),
     "queue.margin": (
         "note",
         "Powers are uncertain: the budget is exceeded in {share:%} of draws, by {most_w:W} at the 95th percentile.",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
     from joulelab.plan.cap_response import CapResponse
     from joulelab.plan.queue.policy_comparison import Comparison, Outcome
+    from joulelab.report.tables import TableCell
     from joulelab.report.terminal import TextBlock
 
 J_PER_WH = 3600.0
@@ -150,12 +151,9 @@ def list_queue_notes(comparison: Comparison, responses: Mapping[str, CapResponse
     if share:
         margin = math.ceil(100 * (site.margin + most_w / site.budget_w))
         found.append(Note("queue.margin", {"share": share, "most_w": most_w, "margin": margin}))
-    for code, has_text in (("queue.modelled-caps", True), ("queue.given-caps", False)):
-        names = tuple(
-            name or "jobs" for name, r in responses.items() if r.source == "model" and bool(r.said) is has_text
-        )
-        if names:
-            found.append(Note(code, texts={"workloads": names}))
+    modelled = tuple(name or "jobs" for name, response in responses.items() if response.source == "model")
+    if modelled:
+        found.append(Note("queue.modelled-caps", texts={"workloads": modelled}))
     if not best.is_power_known:
         found.append(Note("queue.no-accuracy"))
     found += notes
@@ -174,13 +172,15 @@ def _explain_queue(comparison: Comparison, responses: Mapping[str, CapResponse])
     peak = f"peak_{site.count}_w"
     names = ("makespan_s", "wait_p95_s", "slowdown")
     columns = [
-        "policy",
+        Column("policy", align="left"),
         Column("makespan", unit, factor=scale, signed=True),
         Column("wait p95", unit, factor=scale, signed=True),
         Column("slowdown", signed=True),
         Column("peak power", "kW", factor=1e3),
     ]
-    rows = [[o.policy.name, *map(o.get_figure, names), o.figures[0][peak]] for o in comparison.completed]
+    rows: list[list[TableCell]] = [
+        [o.policy.name, *map(o.get_figure, names), o.figures[0][peak]] for o in comparison.completed
+    ]
     times = make_table(columns, rows)
     blocks: list[TextBlock] = [times]
     counts = Counter((comparison.stream.jobs[s.job].workload, s.way.cap_w or math.inf) for s in best.starts)

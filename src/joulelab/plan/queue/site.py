@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -11,12 +10,13 @@ from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity, add_quantities
 from joulelab.core.toml_reading import TEXTS, TIME, declare_key, read_table, read_texts, read_time
-from joulelab.plan.cap_response import CapPoint, CapResponse, find_cap_response, model_cap_response
+from joulelab.plan.cap_response import find_cap_response, model_cap_response
 from joulelab.plan.measured_runs import name_workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from joulelab.plan.cap_response import CapResponse
     from joulelab.plan.measured_runs import MeasuredRun
     from joulelab.plan.plan_tables import TomlTable
     from joulelab.plan.queue.jobs import JobStream, QueueJob
@@ -60,39 +60,19 @@ class QueueSite:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenCap:
-    """Hold the effect of one cap (W per GPU) as a plan file states it: time as a ratio, powers of a node in W."""
-
-    cap_w: float = field(metadata={"doc": "cap of each GPU, W", **POWER_RULE})
-    slowdown: float = field(metadata={"doc": "time as a ratio to the time without a cap", "least": 1.0})
-    node_w: float = field(metadata={"doc": "mean power of a node, W", **POWER_RULE})
-    highest_w: float | None = declare_key(None, "highest power of a node, W", **POWER_RULE)
-
-
-@dataclass(frozen=True, slots=True)
 class WorkloadCaps:
-    """Hold the source of a workload's cap response: runs, the model of its GPUs, or given ratios."""
+    """Hold the source of a workload's cap response: runs at several caps, or the model of its GPUs."""
 
     runs: tuple[str, ...] = declare_key((), "runs at several caps", read=read_texts, advice=TEXTS)
     gpus: int | None = declare_key(None, "GPUs of a node", least=1)
     gpu_w: float | None = declare_key(None, "highest cap of a GPU, W", **POWER_RULE)
     model: str = declare_key("", "kind of GPU")
-    caps: tuple[GivenCap, ...] = declare_key((), "given caps")
 
     def __post_init__(self) -> None:
-        is_modelled = self.gpus is not None or (self.gpu_w is not None and not self.runs)
-        sources = [bool(self.runs), is_modelled, bool(self.caps)]
-        advice = "give runs, or gpus and gpu_w, or caps"
-        if sum(sources) != 1:
-            raise ConfigError(f"the effect of caps has {sum(sources)} sources", next=advice)
-        if is_modelled and None in (self.gpus, self.gpu_w):
-            raise ConfigError("gpus and gpu_w belong together", next="give both: gpus = 8, gpu_w = 700")
-        levels = [cap.cap_w for cap in self.caps]
-        if len(set(levels)) < len(levels):
-            raise ConfigError("a cap is given twice", next="give each cap once")
-        if self.caps and (len(levels) < 2 or max(self.caps, key=lambda cap: cap.cap_w).slowdown != 1):
-            advice = "give the highest cap with slowdown = 1, and a lower one"
-            raise ConfigError("caps have no reference", why="ratios are to the highest cap", next=advice)
+        if not self.runs and None in (self.gpus, self.gpu_w):
+            raise ConfigError("the effect of caps has no source", next="give runs, or gpus = 8 and gpu_w = 700")
+        if self.runs and self.gpus is not None:
+            raise ConfigError("the effect of caps has two sources", next="give runs, or gpus and gpu_w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +127,11 @@ def make_site(table: QueueTable, stream: JobStream, measured: Sequence[MeasuredR
             )  # fmt: skip
         idle_w = sum(idle) / len(idle)
         notes.append(Note("queue.idle-measured", {"idle_w": idle_w, "count": len(idle)}))
+    count = table.count or "highest"
     if table.count is None and any(job.highest_w is None for job in stream.jobs):
         notes.append(Note("queue.mean-powers"))
-        table = dataclasses.replace(table, count="mean")
-    site = QueueSite(table.nodes, table.budget_w, idle_w, table.count or "highest", table.margin or 0.0, table.rated_w)
+        count = "mean"
+    site = QueueSite(table.nodes, table.budget_w, idle_w, count, table.margin or 0.0, table.rated_w)
     if site.margin >= 1:
         raise ConfigError("the margin leaves nothing of the budget", next="give less than 100%: --margin 5%")
     if site.room_w <= 0:
@@ -231,7 +212,7 @@ def find_responses(
         try:
             if source in table.workloads and (source == name or name not in runs):
                 caps = table.workloads[source]
-                found[name] = _respond_as_given(caps, name, stream, named.get(source, ()), table.accuracy)
+                found[name] = _find_stated_response(caps, name, stream, named.get(source, ()))
             elif name in runs:
                 found[name] = find_cap_response(runs[name])
             else:
@@ -245,26 +226,9 @@ def find_responses(
     return found, notes
 
 
-def _respond_as_given(
-    caps: WorkloadCaps, name: str, stream: JobStream, runs: Sequence[MeasuredRun], accuracy: float | None
-) -> CapResponse:
+def _find_stated_response(caps: WorkloadCaps, name: str, stream: JobStream, runs: Sequence[MeasuredRun]) -> CapResponse:
     if runs:
         return find_cap_response(runs, gpu_w=caps.gpu_w)
-    if caps.caps:
-        ordered = sorted(caps.caps, key=lambda cap: cap.cap_w)
-
-        def state_quantity(value: float, what: str, cap_w: float) -> Quantity:
-            terms = {f"given:{name}:{what}:{cap_w:g}": value * accuracy / 2} if accuracy else {}
-            return Quantity(value, terms, accuracy is not None)
-
-        points = [
-            CapPoint(
-                cap.cap_w, ONE if cap is ordered[-1] else state_quantity(cap.slowdown, "time", cap.cap_w),
-                state_quantity(cap.node_w, "power", cap.cap_w), cap.highest_w or cap.node_w,
-            )
-            for cap in ordered
-        ]  # fmt: skip
-        return CapResponse(tuple(points), "model", tag=name)
     if caps.gpus is None or caps.gpu_w is None:  # WorkloadCaps refuses one without the other
         raise ConfigError(f"no run shows the effect of caps on {name}", next="name runs at several caps")
     jobs = [job for job in stream.jobs if job.workload == name]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.plan.measured_runs import HostTrace
-from joulelab.plan.rack.extremes import Refusal, exceeding, percentile_of
+from joulelab.plan.rack.peaks import PercentileRefusal, compute_exceedance, compute_percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,13 +159,13 @@ class Tally:
 
     def add(self, draws: Sequence[HostTrace], p: float, truth: float, seed: int) -> None:
         """Judge one set of runs."""
-        found = percentile_of(draws, p, seed=seed)
-        if isinstance(found, Refusal):
+        found = compute_percentile(draws, p, seed=seed)
+        if isinstance(found, PercentileRefusal):
             self.refused += 1
             return
         self.inside += found.low_w <= truth <= found.high_w
         self.width += (found.high_w - found.low_w) / truth
-        if found.supported:
+        if found.is_supported:
             self.supported += 1
             self.upper += truth <= found.high_w
         else:
@@ -194,7 +194,7 @@ def campaign(load: Load, p: float, *, count: int, runs: int, size: int, seed: in
     for n in range(count):
         draws = [draw_of(load.series(size, rng), f"run {k}") for k in range(runs)]
         tally.add(draws, p, truth, seed + n)
-        found = exceeding(draws, truth)
+        found = compute_exceedance(draws, truth)
         held += found.low <= 1 - p <= found.high
     return tally, held / count
 

@@ -16,12 +16,12 @@ import pytest
 
 from joulelab.plan.measured_runs import read_measured_run
 from joulelab.plan.plan_tables import NodeKind
-from joulelab.plan.rack.decide import decide
-from joulelab.plan.rack.extremes import Percentile, Refusal, exceeding, maximum_of, percentile_of
-from joulelab.plan.rack.facility import Rack, Rules
-from joulelab.plan.rack.hidden import PUBLISHED, hidden_in, widened
-from joulelab.plan.rack.mix import Job, coincidence, load_of
-from joulelab.plan.rack.spread import ASSUMED, spread_of
+from joulelab.plan.rack.rack_plan import plan_rack
+from joulelab.plan.rack.peaks import Percentile, PercentileRefusal, compute_exceedance, find_peak, compute_percentile
+from joulelab.plan.rack.limits import Rack, Rules
+from joulelab.plan.rack.peaks import PUBLISHED, find_hidden_peak, find_hidden_peaks
+from joulelab.plan.rack.job_mix import MixJob, find_joint_peak, simulate_mix
+from joulelab.plan.rack.peaks import ASSUMED_SPREAD, find_node_spread
 from joulelab.plan.rack.steps import steps_of, steps_of_sum, sum_of, synchronous
 from joulelab.run.run_import import ArchiveRequest, ImportRequest, import_archives
 from joulelab.store.run_reader import open_run
@@ -72,7 +72,7 @@ def eight(logs: dict[str, MeasuredRun]) -> list[HostTrace]:
     return list(logs[EIGHT].draws)
 
 
-def given(found: Percentile | Refusal) -> Percentile:
+def given(found: Percentile | PercentileRefusal) -> Percentile:
     assert isinstance(found, Percentile)
     return found
 
@@ -85,21 +85,21 @@ def total_w(eight: list[HostTrace]) -> np.ndarray:
 @pytest.mark.system  # pure, and slow
 def test_nodes_in_a_rack_of_70_kw_by_each_rule(single: list[HostTrace]):
     """Six by nameplate; nine by what was measured, at each percentile as at the maximum: training is flat."""
-    peak, often = maximum_of(single), given(percentile_of(single, 0.95))
+    peak, often = find_peak(single), given(compute_percentile(single, 0.95))
     rows = {"nameplate": RATED_W, "maximum": peak.plan_w, "p95": often.plan_w}
     nodes = {rule: math.floor(SUPPLY_W / watts) for rule, watts in rows.items()}
     print({rule: f"{watts:.0f} W, {nodes[rule]} nodes" for rule, watts in rows.items()})
     assert peak.value_w == 7358.0
     assert nodes == {"nameplate": 6, "maximum": 9, "p95": 9}
-    risk = exceeding(single, SUPPLY_W / 9)
+    risk = compute_exceedance(single, SUPPLY_W / 9)
     assert risk.share == 0.0
     assert 0.05 < risk.high < 0.1, "about an hour and a half cannot exclude some per cent"
 
 
 def test_nine_nodes_keep_their_p95_but_not_at_the_confidence_asked_for(single: list[HostTrace]):
-    found = given(percentile_of(single, 0.95))
+    found = given(compute_percentile(single, 0.95))
     assert found.value_w == pytest.approx(7319, abs=5)
-    assert not found.supported
+    assert not found.is_supported
     assert found.high_w == 7358.0
     assert "would support it" in found.said
 
@@ -110,8 +110,8 @@ def test_a_percentile_that_the_logs_cannot_support_is_refused_with_the_hours_it_
     single: list[HostTrace], eight: list[HostTrace], p: float, needed: int, most_h: float
 ):
     for draws in (single, eight):
-        found = percentile_of(draws, p)
-        assert isinstance(found, Refusal)
+        found = compute_percentile(draws, p)
+        assert isinstance(found, PercentileRefusal)
         print(found.said)
         assert found.needed == needed
         assert most_h / 10 < found.hours_needed < most_h
@@ -120,8 +120,8 @@ def test_a_percentile_that_the_logs_cannot_support_is_refused_with_the_hours_it_
 
 def test_the_rack_is_decided_from_the_logs_as_by_hand(runs: list[MeasuredRun]):
     """The command's own way: nine nodes as read, with what meters and other nodes may add as well."""
-    decision = decide(Rack(supply_w=SUPPLY_W, rules=Rules(percentiles=(95.0, 99.9))), NODE, runs)
-    rows = {row.rule: row for row in decision.rows}
+    plan = plan_rack(Rack(supply_w=SUPPLY_W, rules=Rules(percentiles=(95.0, 99.9))), NODE, runs)
+    rows = {row.rule: row for row in plan.rows}
     assert (rows["nameplate"].nodes, rows["measured maximum"].nodes, rows["p95"].nodes) == (6, 9, 9)
     assert (rows["measured maximum"].sure, rows["p95"].sure) == (9, 9)
     assert rows["p95"].exceed is not None
@@ -134,28 +134,28 @@ def test_the_rack_is_decided_from_the_logs_as_by_hand(runs: list[MeasuredRun]):
 
 def test_how_much_the_eight_differ(eight: list[HostTrace]):
     """What is assumed where one node was measured is twice that."""
-    found = spread_of(eight)
+    found = find_node_spread(eight)
     assert (found.source, found.hosts) == ("measured", 8)
     assert found.value == pytest.approx(0.0105, abs=5e-4)
-    assert pytest.approx(2 * found.value, rel=0.1) == ASSUMED
+    assert pytest.approx(2 * found.value, rel=0.1) == ASSUMED_SPREAD
     assert 0 < found.above < found.value
 
 
 def test_the_eight_node_log_alone_supports_no_percentile(eight: list[HostTrace]):
     """Four minutes of one job: eight hosts side by side are not eight times the data."""
-    assert isinstance(percentile_of(eight, 0.95), Refusal)
+    assert isinstance(compute_percentile(eight, 0.95), PercentileRefusal)
 
 
 def test_the_bound_of_eight_nodes_from_single_nodes_holds(single: list[HostTrace], eight: list[HostTrace]):
     """They drew 5.9 kW each at most, against 7.36 kW alone: the bound holds with a fifth to spare."""
-    real, bound = float(total_w(eight).max()), 8 * maximum_of(single).value_w
+    real, bound = float(total_w(eight).max()), 8 * find_peak(single).value_w
     print(f"eight nodes drew {real:.0f} W at most, {bound:.0f} W were to be expected")
     assert real < bound
     assert real / bound == pytest.approx(0.80, abs=0.02)
-    load = load_of([(Job("resnet", 8), single)])
-    assert real < given(load.percentile(0.95)).low_w
-    assert load.exceeding(real).share > 0.9
-    assert load.exceeding(load.plan_w).share == 0.0
+    load = simulate_mix([(MixJob("resnet", 8), single)])
+    assert real < given(load.compute_percentile(0.95)).low_w
+    assert load.compute_exceedance(real).share > 0.9
+    assert load.compute_exceedance(load.plan_w).share == 0.0
 
 
 def test_each_of_the_eight_predicts_the_sum_as_one_job(eight: list[HostTrace]):
@@ -166,10 +166,10 @@ def test_each_of_the_eight_predicts_the_sum_as_one_job(eight: list[HostTrace]):
     total = total_w(eight)
     ratios, off = [], []
     for draw in eight:
-        peak = maximum_of([draw])
+        peak = find_peak([draw])
         ratios.append(total.max() / (8 * peak.value_w))
-        assert total.max() <= 8 * peak.value_w * (1 + spread_of([draw]).above)
-        assert total.max() <= load_of([(Job("resnet", 8), [replace(draw, gain=None)])]).plan_w
+        assert total.max() <= 8 * peak.value_w * (1 + find_node_spread([draw]).above)
+        assert total.max() <= simulate_mix([(MixJob("resnet", 8), [replace(draw, gain=None)])]).plan_w
         for p in (0.5, 0.75, 0.9):
             alike = 8 * np.quantile(draw.high_w[np.isfinite(draw.high_w)], p)
             off.append(np.quantile(total, p) / alike - 1)
@@ -186,9 +186,9 @@ def test_each_of_the_eight_covers_percentiles_of_the_sum_where_it_supports_them(
     total = np.sort(total_w(eight))
     answered = 0
     for draw in eight:
-        load = load_of([(Job("resnet", 8), [draw])])
+        load = simulate_mix([(MixJob("resnet", 8), [draw])])
         for p in (0.5, 0.6, 0.7, 0.8):
-            found = load.percentile(p)
+            found = load.compute_percentile(p)
             if isinstance(found, Percentile):
                 answered += 1
                 assert found.low_w <= total[int(p * total.size)] <= found.plan_w
@@ -196,21 +196,21 @@ def test_each_of_the_eight_covers_percentiles_of_the_sum_where_it_supports_them(
 
 
 def test_nodes_of_one_job_peak_together(eight: list[HostTrace]):
-    found = coincidence(eight)
+    found = find_joint_peak(eight)
     assert found is not None
     assert found.ratio == pytest.approx(0.998, abs=0.002), "as published for this log"
 
 
 def test_minutes_hide_no_more_than_was_published(single: list[HostTrace]):
-    means = hidden_in(60.0, averaged=True, others=single)
-    moments = hidden_in(60.0, averaged=False, others=single)
+    means = find_hidden_peak(60.0, is_averaged=True, traces=single)
+    moments = find_hidden_peak(60.0, is_averaged=False, traces=single)
     print(f"60 s means: {means.low:.4f} to {means.high:.4f}; moments: {moments.low:.4f} to {moments.high:.4f}")
     assert means.source == "measured"
     assert means.high is not None
     assert moments.high is not None
     assert 1.0 <= means.low <= means.high <= PUBLISHED[1]
     assert moments.low == 1.0
-    assert widened(single).factor == 1.0
+    assert find_hidden_peaks(single).factor == 1.0
 
 
 def test_steps_of_the_sum_stay_below_those_of_nodes_moving_together(eight: list[HostTrace]):

@@ -123,8 +123,7 @@ class Rack:
         """Return the feeds that have to carry everything: with A/B, those left when the largest side is lost."""
         if self.redundancy != "A/B":
             return self.feeds
-        lost = max(_group_sides(self.feeds), key=_add_ratings, default=())
-        return tuple(f for f in self.feeds if f not in lost)
+        return min(_list_left_feeds(self.feeds), key=_add_ratings, default=())
 
     @property
     def capacity_w(self) -> float:
@@ -208,8 +207,7 @@ def _find_uneven_feeds(rack: Rack) -> tuple[Feed, ...]:
     """
     if rack.node_phases in (None, 3):
         return ()
-    lost = _group_sides(rack.feeds) if rack.redundancy == "A/B" else [()]
-    left = [tuple(f for f in rack.feeds if f not in side) for side in lost]
+    left = _list_left_feeds(rack.feeds) if rack.redundancy == "A/B" else [rack.feeds]
     return min((feeds for feeds in left if any(f.phases == 3 for f in feeds)), key=_add_ratings, default=())
 
 
@@ -229,6 +227,12 @@ def _group_sides(feeds: Sequence[Feed]) -> list[tuple[Feed, ...]]:
     for number, feed in enumerate(feeds):
         found.setdefault(feed.side or f"\0{number}", []).append(feed)
     return [tuple(members) for members in found.values()]
+
+
+def _list_left_feeds(feeds: Sequence[Feed]) -> list[tuple[Feed, ...]]:
+    """Return the feeds that are left when each side is lost."""
+    sides = _group_sides(feeds)
+    return [tuple(feed for k, side in enumerate(sides) if k != lost for feed in side) for lost in range(len(sides))]
 
 
 def _add_ratings(feeds: Sequence[Feed]) -> float:

@@ -1,4 +1,4 @@
-"""Hold what the commands of `joulelab plan` take alike: powers, shares, times, and the file of a picture."""
+"""Define the options that the commands of `joulelab plan` share: powers, shares, times, runs and pictures."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
 FORMATS = ("pdf", "svg", "png")
-MAKER = b"joulelab"  # what our pictures have in them
+MAKER = b"joulelab"  # the mark inside our pictures
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6}
 PICTURE = "--picture"
 
@@ -31,7 +32,7 @@ PICTURE = "--picture"
 class Watts(click.ParamType[float]):
     """Take a power with its unit: `8480W`, `8.48kW`; the value is in W.
 
-    A number alone is refused: 70 may be meant as 70 kW. With `zero` it may be 0, as of a node that is off.
+    A number alone is refused: 70 may be 70 W or 70 kW. With `zero` it may be 0, for a node that is off.
     """
 
     name = "power"
@@ -48,11 +49,13 @@ class Watts(click.ParamType[float]):
             self.fail(f"{value!r} is not a power; write it as 70kW or 8480W", param, ctx)
         if not found[2] and not found[3] and float(found[1]) != 0:
             self.fail(f"{value!r} has no unit; write {found[1]}W or {found[1]}kW", param, ctx)
+        if not math.isfinite(float(found[1])):
+            self.fail(f"{value!r} is not a finite power", param, ctx)
         return float(found[1]) * PREFIXES[found[2]]
 
 
 class Percent(click.ParamType[float]):
-    """Take a share of 0 to 100 %: `27%`, `27`; without a sign and below 1 it is a share of 1: `0.27`."""
+    """Take a share of 0 to 100 %: `27%`, `27`, or as a share of one: `0.27`; a 1 alone is refused."""
 
     name = "percent"
 
@@ -64,12 +67,18 @@ class Percent(click.ParamType[float]):
         if not found:
             self.fail(f"{value!r} is not a share; write it as 27%", param, ctx)
         number = float(found[1])
+        if number == 1 and not found[2]:
+            self.fail(f"{value!r} may be 1 % or all of it; write 1% or 100%", param, ctx)
+        if number > 100:
+            self.fail(f"{value!r} is more than 100 %; write it as 27%", param, ctx)
         # In decimal: 99.9 % is 0.999, not 0.9990000000000001.
         return number if number < 1 and not found[2] else round(number / 100, 12)
 
 
 class Number(click.FloatRange):
-    """Take a number within bounds; nan and inf are none."""
+    """Take a finite number within bounds."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
@@ -80,7 +89,7 @@ class Number(click.FloatRange):
 
 
 class Hours(Duration):
-    """Take a time that may be in days too: `40h`, `3d`."""
+    """Take a time, also in days: `40h`, `3d`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds."""
@@ -92,7 +101,7 @@ class Hours(Duration):
 
 
 def add_plan_option(holds: str) -> Callable[[F], F]:
-    """Add `--plan FILE`; `holds` is what the command takes from it."""
+    """Add `--plan FILE`; `holds` names the parts of it that the command uses."""
     path = click.Path(path_type=Path)
     return click.option("--plan", type=path, metavar="FILE", help=f"Plan file: {holds}.")
 
@@ -124,9 +133,9 @@ def add_picture_option(function: F) -> F:
 
 
 def check_picture(file: Path | None, *, force: bool) -> str:
-    """Return the format of a picture by its name, empty where none is asked for.
+    """Return the format of a picture by its name, empty without a picture.
 
-    Raises UsageError for another name, ConfigError where a file is in its place that is not ours.
+    Raises UsageError for another format, ConfigError if it would overwrite a file that is not ours.
     """
     if file is None:
         return ""
@@ -142,12 +151,9 @@ def write_picture(file: Path, data: bytes) -> None:
     write_file(file, data, what="picture", option=PICTURE)
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class RunFolders:
-    """Hold where runs and studies are looked for, and the labels that runs must have to count."""
+    """Hold the folders of runs and studies, and the labels that runs must have."""
 
     runs: Path
     studies: Path
@@ -155,18 +161,20 @@ class RunFolders:
 
 
 def read_named_runs(words: Sequence[str], stores: RunFolders) -> list[MeasuredRun]:
-    """Return what runs measured, each named once. Raises ConfigError, NotARun."""
-    from joulelab.plan.measured_runs import read_measured_run
+    """Read the runs that words name, each once. Raises ConfigError, NotARun."""
+    from joulelab.plan.measured_runs import read_measured_run, require_one_origin
 
-    return read_each_named(words, stores, read_measured_run)
+    found = read_each_named(words, stores, read_measured_run)
+    require_one_origin(found)
+    return found
 
 
 def read_each_named(words: Sequence[str], stores: RunFolders, read: Callable[[Run], T]) -> list[T]:
-    """Return what is read of runs, each named once. Raises ConfigError, NotARun, and what reading raises."""
+    """Call `read` on each run that words name, once. Raises ConfigError, NotARun, and the errors of `read`."""
     from joulelab.cli.output import show_progress
     from joulelab.store.run_reader import open_run
 
-    folders = _every(words, stores)
+    folders = list(dict.fromkeys(path.resolve() for word in words for path in _list_folders(word, stores)))
     found: list[T] = []
     labels: list[Mapping[str, str]] = []
     with show_progress(f"reading {len(folders)} runs" if len(folders) > 1 else "reading the run"):
@@ -176,30 +184,25 @@ def read_each_named(words: Sequence[str], stores: RunFolders, read: Callable[[Ru
                 if all(labels[-1].get(key) == value for key, value in stores.only):
                     found.append(read(run))
     if folders and not found:
-        raise _unlabelled(labels, stores.only)
+        only = stores.only
+        key, value = next((pair for pair in only if all(one.get(pair[0]) != pair[1] for one in labels)), only[0])
+        have = ", ".join(sorted({one.get(key, "none") for one in labels}))
+        raise ConfigError(
+            f"no run has the label {key}={value}",
+            why=f"{key} is {have}",
+            next="name another with --only",
+            code="config.no-such-label",
+        )
     return found
 
 
 def find_run_folders(words: Sequence[str], stores: RunFolders) -> list[Path]:
-    """Return the folders of runs, each named once. Raises ConfigError, NotARun."""
-    from pathlib import Path
-
+    """Return the folders of the runs that words name, each once. Raises ConfigError, NotARun."""
     return read_each_named(words, stores, lambda run: Path(run.path))
 
 
-def _every(words: Sequence[str], stores: RunFolders) -> list[Path]:
-    return list(dict.fromkeys(path.resolve() for word in words for path in _folders(word, stores)))
-
-
-def _unlabelled(labels: Sequence[Mapping[str, str]], only: Sequence[tuple[str, str]]) -> ConfigError:
-    """Return why no run has all labels that were asked for: the first that none has, and what they have instead."""
-    key, value = next((pair for pair in only if all(one.get(pair[0]) != pair[1] for one in labels)), only[0])
-    have = ", ".join(sorted({one.get(key, "none") for one in labels}))
-    return ConfigError(f"no run has the label {key}={value}", why=f"{key} is {have}", next="name another with --only")
-
-
-def _folders(word: str, stores: RunFolders) -> Iterator[Path]:
-    """Give the folders of the runs that a word names; a study's name comes before a run's."""
+def _list_folders(word: str, stores: RunFolders) -> Iterator[Path]:
+    """Yield the folders of the runs that a word names; a study's name comes before a run's."""
     from joulelab.cli.report import find_target
     from joulelab.study.slots import State, list_claimed_slots, read_slot
 
@@ -207,11 +210,18 @@ def _folders(word: str, stores: RunFolders) -> Iterator[Path]:
     if target.study is None:
         yield from target.runs
         return
-    cells = sorted((target.study.folder / "cells").glob("*"))
-    repeats = [
-        read_slot(slot) for cell in cells for slot in list_claimed_slots(cell) if slot.name.startswith("r")
-    ]  # no warm-ups
-    done = [slot.run for slot in repeats if slot.state is State.DONE and slot.run]
+    slots = [
+        read_slot(slot)
+        for cell in sorted((target.study.folder / "cells").glob("*"))
+        for slot in list_claimed_slots(cell)
+        if slot.name.startswith("r")  # no warm-ups
+    ]
+    done = [slot.run for slot in slots if slot.state is State.DONE and slot.run]
     if not done:
-        raise ConfigError("the study has no run that is done", where=word, next=f"joulelab study run {word}")
+        raise ConfigError(
+            "the study has no run that is done",
+            where=word,
+            next=f"joulelab study run {word}",
+            code="config.study-without-runs",
+        )
     yield from done

@@ -271,6 +271,9 @@ def plan_cooling(
     Without a run the node draws `given.power_w` at the wall, or its full load. Raises ConfigError if the node's power,
     its fans or its inlet are not known.
     """
+    if run is None and node is None:
+        what = "the fans of the node are not known" if given.power_w else "there is no node to cool"
+        raise ConfigError(what, next=f"name a run, or {NAME_A_MODEL}")
     now, inlet_by = _find_setting(seen, node, given)
     exhaust_c = given.exhaust_c or (node.cooling.exhaust_c if node is not None else EXHAUST_C)
     if node is not None:
@@ -341,12 +344,9 @@ def _find_load(run: MeasuredRun | None, node: Node | None, given: CoolingInput) 
         mean_w = run.energies([0.0, run.result.duration_s])[0] * (1 / run.result.duration_s / len(run.draws))
         course_w = np.concatenate([draw.mean_w[np.isfinite(draw.mean_w)] for draw in run.draws])
         highest_w = max(draw.highest_w for draw in run.draws)
-    elif node is None:
-        what = "the fans of the node are not known" if given.power_w else "there is no node to cool"
-        raise ConfigError(what, next=f"name a run, or {NAME_A_MODEL}")
     else:
         side = "dc" if given.power_w is None else "ac"
-        highest_w = given.power_w or _compute_full_load(node)
+        highest_w = given.power_w or (_compute_full_load(node) if node is not None else 0.0)
         mean_w, course_w = Quantity(highest_w), np.array([highest_w])
     wall = _find_wall_factor(node, given, mean_w.value, side)
     if side == "ac":

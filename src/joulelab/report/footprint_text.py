@@ -17,7 +17,7 @@ NO_SITE_COMMAND = "joulelab site --zone DE --price 0.30EUR --pue 1.2"
 NOT_SET = "not set: joulelab site --zone DE --price 0.30EUR"
 G_PER_KG = 1e3
 LEAST_KG = 0.1  # from here on CO2e is in kg
-MOST_DIGITS = 3  # of an amount without its interval
+MOST_DIGITS, USUAL_DIGITS = 4, 3  # of an amount without its interval; of one whose uncertainty is unknown
 LEAST_MONEY = 1e-4  # smaller amounts are not written out
 PART_NAMES = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory", "accel": "accelerators", "module": "modules"}
 
@@ -119,8 +119,8 @@ def format_co2e(co2e_kg: Quantity, *, has_interval: bool = False) -> str:
 
 
 def _round_alone(value: float, expanded: float | None) -> str:
-    """Return a value without its interval: its last digit is the first one of the interval; three digits at most."""
+    """Return a value without its interval: its last digit is the first one of the interval; four digits at most."""
     if not value or not expanded:
-        return fmt.format_number(value, MOST_DIGITS)
+        return fmt.format_number(value, USUAL_DIGITS)
     digits = 1 + math.floor(math.log10(abs(value))) - math.floor(math.log10(expanded))
     return fmt.format_number(value, min(max(digits, 1), MOST_DIGITS))

@@ -14,7 +14,7 @@ from joulelab.plan.cost.job_energy import KWH, RunEnergy, account_energy, add_am
 from joulelab.plan.cost.sites import PURPOSES, BreakEven, find_break_even, find_site_rates, share_purchase
 from joulelab.plan.cost.work import RUNS, PlannedWork
 from joulelab.plan.measured_runs import find_node_count, list_outer_scopes, name_workload
-from joulelab.plan.rates.find_rate import compare_labels, is_varying
+from joulelab.plan.rates.find_rate import GIVEN, compare_labels, is_varying
 from joulelab.plan.rates.tariff import Tariff
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def make_books(
     ]
     works = [job.planned.name for job in jobs if job.planned]
     purposes = tuple(purpose for purpose in PURPOSES if purpose in rates)
-    sums = ()
+    sums: tuple[CostSum, ...] = ()
     if len(works) == len(set(works)) and not (works and len(works) < len(jobs)):
         sums = tuple(_add_entries([e for e in entries if e.site is site], purposes) for site in sites)
     evens = tuple(even for site in sites for even in _find_evens([e for e in entries if e.site is site], purposes))
@@ -311,7 +311,8 @@ def _list_notes(entries: Sequence[CostEntry], purposes: Sequence[Purpose]) -> It
     for purpose in purposes:
         yield from compare_labels({e.site.name: e.amounts[purpose].label for e in entries}.values())
     labels = list({label.name: label for e in entries for a in e.amounts.values() for label in [a.label]}.values())
-    unsure = tuple(label.name for label in labels if label.kind != "price" and label.u_rel is None)
+    stated = [label for label in labels if label.kind != "price" and label.source != GIVEN]
+    unsure = tuple(label.name for label in stated if label.u_rel is None)
     if unsure:
         yield Note("cost.rate-unsure", texts={"rates": unsure})
     yield from _list_time_notes(entries, jobs)

@@ -223,7 +223,9 @@ def _make_works(options: CostOptions) -> list[Work]:
     for unit, amount in works:
         if amount <= 0:
             raise ConfigError(f"{unit}={amount:g} is no work", next="give an amount above 0")
-    return [Work(f"{amount:g} {unit}", unit, amount, (), *other) for unit, amount in works]
+    nouns = [unit.removesuffix("s") if amount == 1 else unit for unit, amount in works]
+    named = zip(nouns, works, strict=True)
+    return [Work(f"{amount:g} {noun}", unit, amount, (), *other) for noun, (unit, amount) in named]
 
 
 def _plan_jobs(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.quantity import Quantity
 from joulelab.plan.cost.work import GPU_HOURS, NODE_HOURS, RUNS
 from joulelab.plan.plan_output import describe_notes, lay_out_answer
+from joulelab.plan.rates.find_rate import GIVEN
 from joulelab.plan.rates.rate import format_time
 from joulelab.report import format as fmt
 from joulelab.report.tables import Column, TableRow, make_table
@@ -93,7 +94,7 @@ def name_label(label: Label) -> str:
     """Return the name of a rate with kind, zone, coverage, source and time of a forecast."""
     kind = "" if label.kind == "price" else " ".join(part for part in (label.kind, label.covers) if part)
     zone = label.zone if label.zone and label.zone not in label.name else ""
-    source = "" if label.source in (label.name, "given as a figure") else label.source
+    source = "" if label.source in (label.name, GIVEN) else label.source
     inside = ", ".join(part for part in (kind, zone, source) if part)
     forecast = "" if label.issued_utc_s is None else f"; a forecast, issued {format_time(label.issued_utc_s)}"
     return f"{label.name}{f' ({inside})' if inside else ''}{forecast}"
@@ -117,14 +118,13 @@ def _word(books: CostBooks) -> list[str]:
     if len(books.sites) == 1 and books.sums:
         return [_word_total(books, books.sums[0]), *_word_per_unit(books)]
     if books.sums:
-        choices = [(f"at {one.site}", dict(one.totals)) for one in books.sums]
-        return [_word_best(books, "", choices)]
+        return [_word_best(books, "", [(one.site, one.totals) for one in books.sums])]
     sentences = []
     works = list(dict.fromkeys(work.name for work in books.planned))
     for name in works[:MOST_SENTENCES]:
         same = [e for e in books.entries if e.job.planned and e.job.planned.name == name]
         several = len(books.sites) > 1
-        names = [(e.name if several else e.job.name).removeprefix(f"{name} ") for e in same]
+        names = [(e.name if several else e.job.name).removeprefix(f"{name} on ") for e in same]
         totals = [{p: e.get_total(p) for p in books.purposes} for e in same]
         sentences.append(_word_best(books, name, list(zip(names, totals, strict=True))))
     return sentences + [_word_even(even, books) for even in books.evens[: MOST_SENTENCES - len(sentences) + 1]]
@@ -178,25 +178,22 @@ def _join_per_unit(books: CostBooks, totals: Mapping[Purpose, Quantity], kind: s
     )
 
 
-def _word_best(books: CostBooks, work: str, choices: Sequence[tuple[str, dict[Purpose, Quantity]]]) -> str:
-    """Return the choice with the lowest cost and that with the least carbon, and whether the next differs."""
+def _word_best(books: CostBooks, work: str, choices: Sequence[tuple[str, Mapping[Purpose, Quantity]]]) -> str:
+    """Return the choice with the lowest cost and that with the least carbon, each with the next one beside it."""
     found: dict[str, list[str]] = {}
     for purpose in books.purposes:
-        ranked = sorted(choices, key=lambda one: one[1][purpose].value)
-        (best, totals), (second, others) = ranked[0], ranked[1]
-        gap = others[purpose] - totals[purpose]
-        ratio = others[purpose].value / totals[purpose].value if totals[purpose].value > 0 else None
-        factor = "" if ratio is None else f" ({second}: {fmt.format_number(ratio, 3)} times as much)"
+        (best, totals), (second, others) = sorted(choices, key=lambda one: one[1][purpose].value)[:2]
         word = "lowest cost" if purpose == "cost" else "least carbon"
-        what = f"{word} {format_total(totals[purpose], books.units[purpose])}"
-        if gap.is_positive is False:
-            factor = f" (no significant difference to {second})"
-        found.setdefault(best, []).append(f"{what}{factor}")
+        beside = f"no significant difference from {second}"
+        if (others[purpose] - totals[purpose]).is_positive is not False:
+            ratio = others[purpose].value / totals[purpose].value if totals[purpose].value > 0 else None
+            more = format_total(others[purpose], books.units[purpose]) if ratio is None else ""
+            beside = f"{second}: {more or f'{fmt.format_number(ratio, 3)} times as much'}"
+        found.setdefault(best, []).append(f"{word} {format_total(totals[purpose], books.units[purpose])} ({beside})")
     if not found:
-        return f"{work or 'All jobs'}: no price and no carbon intensity to compare by."
-    texts = [f"{best} has the {' and the '.join(parts)}" for best, parts in found.items()]
-    sentence = "; ".join(texts)
-    return f"{work}: {sentence}." if work else f"{sentence[0].upper()}{sentence[1:]}."
+        return f"{work or 'The jobs'}: no price and no carbon intensity is set to compare them."
+    texts = [f"hoose {best}: {' and '.join(parts)}" for best, parts in found.items()]
+    return f"For {work}, c{'; c'.join(texts)}." if work else f"C{'; c'.join(texts)}."
 
 
 def _word_even(even: BreakEven, books: CostBooks) -> str:

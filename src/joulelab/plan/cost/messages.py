@@ -18,8 +18,8 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "cost.assumed-step": (
         "warning",
-        "The step from {axis} {since} to {until} is assumed, not measured.",
-        "Measure runs at {axis} {until} to replace it.",
+        "The step from {since} to {until} ({axis}) is assumed, not measured.",
+        "Measure runs at {until} to replace it.",
     ),
     "cost.some-simulated": ("warning", "Simulated: {jobs}. The others come from measured runs.", ""),
     "cost.side-parts": (

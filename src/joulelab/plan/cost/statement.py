@@ -13,6 +13,7 @@ from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.plan.cost.cost_output import format_energy, format_figure, format_per_unit, format_total, name_label
 from joulelab.plan.cost.job_energy import add_amounts
 from joulelab.plan.cost.work import RUNS
+from joulelab.plan.rates.find_rate import GIVEN
 from joulelab.plan.rates.rate import format_span
 from joulelab.report import format as fmt
 from joulelab.report.tables import LATEX_SPECIAL
@@ -138,7 +139,8 @@ def _word_amounts(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity]
             slots = max(len(e.amounts[purpose].slots) for e in entries)
             power = "flat power" if first.job.planned else "energy spread evenly" if first.job.is_total_only else ""
             over = f", from {span} ({f'{slots} slots' if slots > 1 else 'one slot'}{f', {power}' if power else ''})"
-        yield f"At {article} {noun} of {figure} {unit} this {verb} {total}; source: {name_label(label)}{over}."
+        source = "" if label.source == GIVEN else f"; source: {name_label(label)}"
+        yield f"At {article} {noun} of {figure} {unit} this {verb} {total}{source}{over}."
 
 
 def _word_nameplate(entries: Sequence[CostEntry], energy: Quantity) -> str:
@@ -202,10 +204,8 @@ def _word_intervals(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantit
     first = "Intervals are expanded uncertainties (k = 2)"
     if not known:
         first = "No interval is given: the accuracy of a meter is unknown"
-    words = {"cost": "price", "carbon": "intensity"}
-    unsure = [words[p] for p in amounts if not all(e.amounts[p].is_rate_known for e in entries)]
-    more = f"; the uncertainty of the {' and the '.join(unsure)} is unknown and not included" if unsure else ""
-    return f"{first}{more}."
+    unsure = "carbon" in amounts and not all(e.amounts["carbon"].is_rate_known for e in entries)
+    return f"{first}{'; the uncertainty of the intensity is unknown and not included' if unsure else ''}."
 
 
 def _hide_interval(q: Quantity) -> Quantity:

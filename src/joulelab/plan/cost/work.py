@@ -262,7 +262,8 @@ class WorkBasis:
             for key, of in members.items()
         }
         pool = pool_cells([(cell, unit) for cell in cells.values()])
-        groups, notes = [], []
+        groups: list[RunGroup] = []
+        notes: list[Note] = []
         for key, cell in cells.items():
             found = compute_means(cell, unit, pool)
             if found is None or found.energy is None:

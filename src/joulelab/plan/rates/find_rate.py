@@ -28,6 +28,7 @@ LONGEST = 4096  # bytes of a path
 FORMS = "380 (g/kWh), 0.32EUR, table:DE, FILE.csv, TARIFF.toml or em:ZONE"
 TABLE_FORM = "write it as table:DE, table:DE:2023, table:DE:2023:direct or table:FILE.toml:DE"
 COVERS = ("direct", "lifecycle")
+GIVEN = "given as a figure"
 CSV_NEXT = "write its values into a CSV file with the columns time and value, and `# unit:` and `# kind:` lines"
 REMOVED = {
     "kept": ("stores of fetched series are gone", "joulelab plan rates fetch em:DE --to de.csv, then name de.csv"),
@@ -85,7 +86,7 @@ def _read_figure(value: str, unit_text: str, want: WantedKind | None) -> Constan
     if unit == CARBON and amount < 0:
         raise ConfigError(f"the carbon intensity {value} is negative", next="give a figure of 0 or more, in g/kWh")
     kind: Kind = "price" if unit != CARBON else "marginal" if want == "marginal" else "average"
-    return Constant(amount, Label(kind, unit, f"{amount:g} {unit}", source="given as a figure"))
+    return Constant(amount, Label(kind, unit, f"{amount:g} {unit}", source=GIVEN))
 
 
 def _find_table_row(words: Sequence[str], folder: Path) -> Constant:

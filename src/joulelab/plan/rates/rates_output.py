@@ -34,7 +34,9 @@ def describe_rate(rate: Rate) -> dict[str, Any]:
     if isinstance(rate, Constant):
         return data | {"form": "constant", "low": rate.value, "mean": rate.value, "high": rate.value}
     if isinstance(rate, Tariff):
-        rules = [{"name": r.name, "price": r.price, "hours": r.format_hours()} for r in rate.rules]
+        rules: list[dict[str, Any]] = [
+            {"name": r.name, "price": r.price, "hours": r.format_hours()} for r in rate.rules
+        ]
         if rate.base is not None:
             name, hours = ("otherwise", "all other hours") if rules else ("flat", "at all times")
             rules.append({"name": name, "price": rate.base, "hours": hours})
@@ -92,7 +94,8 @@ def _make_table(data: dict[str, Any], label: Label) -> Table:
     gaps = [("gap", format_span(gap["since_utc_s"], gap["until_utc_s"])) for gap in data["gaps"][:MOST_GAPS]]
     if len(data["gaps"]) > MOST_GAPS:
         gaps.append(("", f"and {len(data['gaps']) - MOST_GAPS} more gaps: --json lists all"))
-    return make_table(("", ""), [*((name, text) for name, text in facts.items() if text), *gaps], left=(0, 1))
+    heads = ("rate", fmt.shorten_middle(label.name, 60))
+    return make_table(heads, [*((name, text) for name, text in facts.items() if text), *gaps], left=(0, 1))
 
 
 def _list_notes(data: dict[str, Any], label: Label) -> list[Note]:

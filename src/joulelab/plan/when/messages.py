@@ -29,4 +29,74 @@ RUN_MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-MESSAGES: dict[str, tuple[str, str, str]] = {**RUN_MESSAGES}
+_SWEEP = "Measure three caps: joulelab sweep --cap 400:700:100 -- COMMAND"
+
+# Of the plan itself.
+_PLAN_WARNINGS = {
+    "when.simulated": ("The job was measured on a simulation (twin {twin}).", "Name runs of your own nodes."),
+    "when.gap": (
+        "The solver ran out of time: a plan that costs up to {share:%} less may exist.",
+        "Give longer slots (--slot 1h), or fewer caps (--cap).",
+    ),
+    "when.idle-above-work": (
+        "A node draws more in pauses ({idle_w:W}) than at work ({work_w:W}); one of the two is wrong.",
+        "Correct --idle or --power.",
+    ),
+    "when.idle-doubted": ("In the runs {what}.", "Measure again with a longer idle stretch, or give --idle."),
+}
+_PLAN_NOTES = {
+    "when.idle-assumed": (
+        "The idle power is assumed: {share:%} of the power at work, as in public logs of 8xH100 servers.",
+        "Measure it (joulelab run --idle 60 -- COMMAND), or give --idle.",
+    ),
+    "when.off-pays": (
+        "In a pause the node draws {share:%} of its power at work. If it were off instead, pauses would make {cost}.",
+        "Let others use the node in pauses, then give --choose pauses-off.",
+    ),
+    "when.caps-left-out": (
+        "Caps by the slot could make {cost}, by a model of other GPUs; a model is never the plan by itself.",
+        _SWEEP,
+    ),
+    "when.lowest-cap": (
+        "The best cap is the lowest that is known, {cap_w:W}.",
+        "A lower one may cost less: measure it.",
+    ),
+    "when.average": (
+        "Average intensity moves your own account; the emissions of the grid may not fall by it.",
+        "Use marginal intensity to estimate the change of the grid.",
+    ),
+    "when.marginal": ("Marginal intensity is an estimate of its source; it cannot be measured.", ""),
+    "when.forecast": ("The rate is a forecast; its error is not included.", "Plan again when a newer one is issued."),
+    "when.one-run": ("One run: the spread between runs is not included.", "Name repeats of the run as well."),
+    "when.mean-of-runs": ("The job is the mean of {runs:run}; their spread is included.", ""),
+    "when.constant-power": ("The power is taken as constant: the job has another duration or power than its run.", ""),
+    "when.other-nodes": ("Power is scaled from {hosts:node} to {nodes:node}, with the same duration.", ""),
+    "when.even-spread": ("{what}", ""),
+    "when.side-dc": ("Measured behind the supplies: their losses are not included.", "Measure at the wall."),
+    "when.side-parts": ("Only parts of the nodes were measured; the rest is not included.", "Give --power."),
+    "when.side-unknown": ("It is unknown on which side of the supplies the energy was accounted.", ""),
+    "when.caps": ("Effect of caps: {what}.", ""),
+    "when.node-waits": ("The node idles from now until the job starts; this is counted.", ""),
+    "when.node-free": (
+        "Until the job starts, its node is taken to be used by others or off; this is not counted.",
+        "Give --waits to count it as idle.",
+    ),
+    "when.pue": ("The cost includes a PUE of {pue}; the energy does not.", ""),
+    "when.intervals": ("± is k = 2, of energy, idle power and caps; the error of the rate is not included.", ""),
+    "when.why-job": ("Job {name}: {work_s:s} at {power_w:W} on {nodes:node}, {idle_w:W} in pauses ({source}).", ""),
+    "when.why-rate": ("Rate: {name}, in {slots:slot} of different rate until {deadline}. Times are {zone}.", ""),
+    "when.why-rule": (
+        (
+            "The plan is the cheapest way that needs nothing of others: the node idles in pauses, and caps were "
+            "measured. A simpler way is preferred if it costs at most 0.1 % more."
+        ),
+        "Give --choose to take another.",
+    ),
+    "when.why-solver": ("Pauses and caps are solved by HiGHS; the largest gap to the optimum is {gap:%}.", ""),
+}
+
+MESSAGES: dict[str, tuple[str, str, str]] = {
+    **RUN_MESSAGES,
+    **{code: ("warning", *words) for code, words in _PLAN_WARNINGS.items()},
+    **{code: ("note", *words) for code, words in _PLAN_NOTES.items()},
+}

@@ -1,4 +1,4 @@
-"""Say when to run a job: `joulelab plan when RUN --intensity FILE.csv --deadline 48h`."""
+"""Find when to run a job, and run it: `joulelab plan when RUN --intensity FILE.csv --deadline 48h`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import print_json
+from joulelab.cli.output import print_blocks, print_json
 from joulelab.cli.parameters import format_examples, json_option
 from joulelab.plan.options import (
     Hours,
@@ -17,190 +17,157 @@ from joulelab.plan.options import (
     add_picture_option,
     add_plan_option,
     add_run_options,
+    add_why_option,
     check_picture,
     read_named_runs,
     write_picture,
 )
+from joulelab.plan.when.plan_submit import add_start_options, check_start_options, start_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from joulelab.plan.rates.rate import Rate
-    from joulelab.plan.when.baselines import Way
-    from joulelab.plan.when.errors import Scatter
-    from joulelab.plan.when.job import Job
-    from joulelab.plan.when.kept_plan import Plan
-    from joulelab.plan.when.slots import Slots
+    from joulelab.plan.when.when_job import ShiftableJob
+    from joulelab.plan.when.when_output import WhenAnswer
 
-WAYS = ("now", "now-cap", "start", "pauses-idle", "pauses-off", "caps", "caps-idle", "caps-off")
-LEAST_S = 60.0
+WAYS = ("now", "now-cap", "start", "pauses", "pauses-off", "caps")  # a test compares it with the titles
+LEAST_SLOT_S, LEAST_JOB_S = 1.0, 1.0
+COMMAND = "joulelab.plan.when.command"
 EXAMPLES = format_examples(
     "joulelab plan when last --intensity forecast.csv --deadline 48h",
-    "joulelab plan when STUDY --tariff tariff.toml --deadline 2026-11-20T08:00",
-    "joulelab plan when RUN --intensity kept:NAME --deadline 7d --keep",
+    "joulelab plan when SWEEP --tariff tariff.toml --deadline 2026-11-20T08:00",
     "joulelab plan when --power 6.9kW --duration 40h --tariff p.csv --deadline 7d",
+    "joulelab plan when last --intensity f.csv --deadline 12h --run -- python train.py",
 )
 
 
-@click.command("when", epilog=EXAMPLES)
-@click.argument("words", nargs=-1, metavar="[RUN]...")
+class JobCommand(click.Command):
+    """Keep the words after `--` apart: they are the command of the job, those before it are runs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words before `--`."""
+        place = args.index("--") if "--" in args else len(args)
+        ctx.meta[COMMAND] = tuple(args[place + 1 :])
+        return super().parse_args(ctx, args[:place])
+
+
+@click.command("when", cls=JobCommand, epilog=EXAMPLES)
+@click.argument("words", nargs=-1, metavar="[RUN]... [-- CMD]")
 @add_plan_option("the kind of node")
-@click.option(
-    "--intensity", metavar="SPEC", help="Minimise carbon with this intensity: FILE.csv, kept:NAME, em:DE, ..."
-)
-@click.option("--tariff", metavar="SPEC", help="Minimise cost with this price: FILE.toml, FILE.csv, 0.32EUR.")
+@click.option("--intensity", metavar="SPEC", help="Least carbon by this intensity: FILE.csv, table:DE, em:DE.")
+@click.option("--tariff", metavar="SPEC", help="Least cost by this price: FILE.toml, FILE.csv, 0.32EUR.")
+@click.option("--by", type=click.Choice(["carbon", "cost"]), help="What to minimise, if both rates are given.")
 @click.option("--deadline", required=True, metavar="TIME", help="Latest end: 2026-11-20T08:00, 48h, 7d.")
 @click.option("--from", "since", metavar="TIME", help="Earliest start.  [default: now]")
 @click.option("--zone", metavar="NAME", help="Time zone of the times.  [default: of the rate]")
-@click.option("--duration", type=Hours(LEAST_S), help="Time of the job without caps.  [default: the run's]")
+@click.option("--duration", type=Hours(LEAST_JOB_S), help="Time of the job without caps.  [default: the run's]")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the job.  [default: the run's]")
 @click.option("--power", type=Watts(), metavar="W", help="Power of a node at work.  [default: measured]")
-@click.option(
-    "--idle", type=Watts(zero=True), metavar="W", help="Power of a node in pauses.  [default: measured, else 31 %]"
-)
-@click.option("--rated", type=Watts(), metavar="W", help="Nameplate of a node, shown beside.  [default: the run's]")
-@click.option(
-    "--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of a node, to model caps.  [default: the run's]"
-)
-@click.option(
-    "--gpu-power", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU, to model caps.  [default: the run's]"
-)
-@click.option(
-    "--cap", "caps", type=Watts(), multiple=True, metavar="W", help="Cap to choose from.  [default: those known]"
-)
-@click.option("--slot", type=Hours(LEAST_S), default="15m", show_default=True, help="Length of a slot.")
+@click.option("--idle", type=Watts(zero=True), metavar="W", help="Power of a node in pauses.  [default: measured]")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of a node, to model caps.")
+@click.option("--gpu-power", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU, to model caps.")
+@click.option("--cap", "caps", type=Watts(), multiple=True, metavar="W", help="Cap to choose from; repeatable.")
+@click.option("--slot", type=Hours(LEAST_SLOT_S), default="15m", show_default=True, help="Length of a slot.")
 @click.option("--pause-cost", type=Hours(), default="0", help="Time to resume after a pause, at full power.")
 @click.option("--pause-energy", type=Number(min=0), default=0.0, metavar="KWH", help="Further energy of a pause.")
 @click.option("--waits", is_flag=True, help="Count the idle node from now, not from the start of the job.")
+@click.option("--pue", metavar="N", default="1", show_default=True, help="Overhead: 1.3, or 1.3±0.05 (k = 2).")
+@click.option("--choose", type=click.Choice(WAYS), help="Take this way.  [default: the cheapest with an idle node]")
+@add_start_options
 @click.option(
-    "--pue", metavar="N", default="1", show_default=True, help="Overhead of the building: 1.3, or 1.3±0.05 (k = 2)."
-)
-@click.option("--choose", type=click.Choice(WAYS), help="Plan of this kind.  [default: the cheapest with an idle node]")
-@click.option("--keep", is_flag=True, help="Save the plan as JSON in the folder of plans.")
-@add_picture_option
-@click.option(
-    "--plans", type=click.Path(path_type=Path), envvar="JOULELAB_PLANS", default="joulelab-plans",
-    show_default=True, metavar="DIR", help="Folder of the plans; also set by JOULELAB_PLANS.",
+    "--plans", type=click.Path(path_type=Path), default="joulelab-plans", metavar="DIR",
+    help="Folder of the files of --submit.  [default: joulelab-plans]",
 )  # fmt: skip
+@add_picture_option
+@add_why_option
 @json_option
 @add_run_options
-def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, words: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Find the start, pauses and caps of a job with least carbon or cost.
 
-    RUN is the job; runs at several caps (or a study, a sweep) show the effect of caps. Compares running now with the
-    best cap, the best start, pauses with an idle or switched-off node, and caps per slot.
+    RUN is the job; runs at several caps (a sweep) show the effect of caps. Compares running now with the best cap, the
+    best start, pauses and caps by the slot. --run starts CMD by the plan, measured; --submit gives it to Slurm.
     """
+    given["as_json"] = as_json
+    job_words: tuple[str, ...] = ctx.meta[COMMAND]
+    starts = check_start_options(job_words, given)
     kind = check_picture(given["picture"], force=given["force"])
-    plan = _plan(words, given)
-    files = {}
-    if given["keep"]:
-        from joulelab.plan.when.kept_plan import keep
+    rates = _find_rates(given)
+    answer = _compute_answer(words, given, rates[0])
+    from joulelab.plan.when.when_output import describe_plan, lay_out_plan
+    from joulelab.plan.when.when_ways import make_plan
 
-        files["kept"] = str(keep(plan, given["plans"]))
     if given["picture"] is not None:
-        from joulelab.plan.when.when_picture import picture
+        from joulelab.plan.when.when_picture import draw_plan
 
-        write_picture(given["picture"], picture(plan, kind))
-        files["picture"] = str(given["picture"])
-    _show(plan, files, as_json=as_json)
-
-
-def _show(plan: Plan, files: Mapping[str, str], *, as_json: bool) -> None:
-    from joulelab.plan.when.when_output import lay_out_plan, plan_json
-
-    if as_json:
-        print_json({**plan_json(plan), "files": dict(files)})
-        return
-    from joulelab.cli.output import print_blocks
-    from joulelab.report.terminal import list_facts
-
-    print_blocks([*lay_out_plan(plan), list_facts(files.items())])
+        write_picture(given["picture"], draw_plan(answer, kind))
+    if not as_json:
+        print_blocks(lay_out_plan(answer, is_explained=given["is_explained"]))
+    elif not starts:
+        files = {"picture": str(given["picture"])} if given["picture"] is not None else {}
+        print_json({**describe_plan(answer), "files": files})
+    if starts:
+        plan = make_plan(answer.chosen, answer.now, answer.job, answer.slots, answer.terms)
+        start_job(plan, job_words, given, also=rates[1:])
 
 
-def _plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
-    """Return the plan that is asked for. Raises ConfigError."""
+def _find_rates(given: Mapping[str, Any]) -> list[Rate]:
+    """Return the rate to minimise, then the other one if it is given."""
+    from joulelab.plan.rates.find_rate import find_rate
+
+    intensity, tariff = given["intensity"], given["tariff"]
+    if intensity is None and tariff is None:
+        raise click.UsageError("no rate; give --intensity FILE.csv for least carbon, or --tariff for least cost")
+    if intensity is not None and tariff is not None and given["by"] is None:
+        raise click.UsageError("two rates; give --by carbon or --by cost to choose what to minimise")
+    if (given["by"] == "carbon" and intensity is None) or (given["by"] == "cost" and tariff is None):
+        missing = "--intensity" if given["by"] == "carbon" else "--tariff"
+        raise click.UsageError(f"--by {given['by']} needs {missing}")
+    found = []
+    if intensity is not None:
+        found.append(find_rate(intensity, want="carbon", zone=given["zone"]))
+    if tariff is not None:
+        found.append(find_rate(tariff, want="price", zone=given["zone"]))
+    return found[::-1] if given["by"] == "cost" else found
+
+
+def _compute_answer(words: tuple[str, ...], given: Mapping[str, Any], rate: Rate) -> WhenAnswer:
+    """Return what was asked. Raises ConfigError."""
     import datetime as dt
     from dataclasses import replace
 
-    from joulelab.plan.cost.entries import pue_of
-    from joulelab.plan.when.baselines import Terms, best_of, ways_of
-    from joulelab.plan.when.blocks import Restart
-    from joulelab.plan.when.kept_plan import Plan, new_id
-    from joulelab.plan.when.slots import J_PER_KWH, slots_of
+    from joulelab.plan.cost.sites import read_pue
+    from joulelab.plan.when.when_output import WhenAnswer
+    from joulelab.plan.when.when_plan import J_PER_KWH
+    from joulelab.plan.when.when_program import RestartCost
+    from joulelab.plan.when.when_slots import cut_slots, read_time
+    from joulelab.plan.when.when_ways import PlanTerms, choose_way, list_ways
 
-    now_s = dt.datetime.now(dt.UTC).timestamp()
-    rate = _rate(given)
+    pue = read_pue(given["pue"])
     zone = given["zone"] or rate.label.time_zone or "UTC"
-    start_s, deadline_s = _times(given, zone, now_s)
-    slots = slots_of(rate, start_s, deadline_s, given["slot"])
+    now_s = dt.datetime.now(dt.UTC).timestamp()
+    start_s = now_s if given["since"] is None else read_time(given["since"], now_s, zone)
+    slots = cut_slots(rate, start_s, read_time(given["deadline"], start_s, zone), given["slot"])
     slots = replace(slots, label=replace(slots.label, time_zone=zone))  # times are shown as they are read
-    job = _job(words, given)
-    pue = pue_of(given["pue"])
-    again = Restart(given["pause_cost"], given["pause_energy"] * J_PER_KWH)
-    terms = Terms(again, given["waits"], pue.value, pue.u)
-    ways = ways_of(job, slots, terms)
-    chosen = best_of(ways, job, given["choose"] or "")
-    made = dt.datetime.fromtimestamp(now_s, dt.UTC).isoformat(timespec="seconds")
-    spec = given["intensity"] or given["tariff"]
-    scatter = _scatter(spec, slots, chosen, ways[0])
-    return Plan(new_id(now_s), made, job, slots, terms, ways, chosen.name, scatter=scatter)
+    job = _read_job(words, given)
+    restart = RestartCost(given["pause_cost"], given["pause_energy"] * J_PER_KWH)
+    terms = PlanTerms(restart, given["waits"], pue)
+    ways = list_ways(job, slots, terms)
+    return WhenAnswer(job, slots, terms, ways, choose_way(ways, job, given["choose"] or ""))
 
 
-def _rate(given: Mapping[str, Any]) -> Rate:
-    from joulelab.plan.rates.find import rate_of
-
-    if (given["intensity"] is None) == (given["tariff"] is None):
-        raise click.UsageError("give --intensity for least carbon, or --tariff for least cost: one of them")
-    if given["tariff"] is not None:
-        return rate_of(given["tariff"], want="price", zone=given["zone"])
-    return rate_of(given["intensity"], want="carbon", zone=given["zone"])
-
-
-def _times(given: Mapping[str, Any], zone: str, now_s: float) -> tuple[float, float]:
-    from joulelab.plan.when.slots import moment
-
-    start_s = now_s if given["since"] is None else moment(given["since"], now_s, zone)
-    return start_s, moment(given["deadline"], start_s, zone)
-
-
-def _job(words: tuple[str, ...], given: Mapping[str, Any]) -> Job:
+def _read_job(words: tuple[str, ...], given: Mapping[str, Any]) -> ShiftableJob:
     from joulelab.plan.plan_file import read_plan_file
-    from joulelab.plan.when.job import Wanted, job_of
+    from joulelab.plan.when.when_job import JobFigures, make_job
 
     plan = read_plan_file(given["plan"])
     kind = plan.kind
-    idle_w = kind.idle_w if given["idle"] is None else given["idle"]
-    wanted = Wanted(
-        given["duration"], given["power"], idle_w, given["rated"] or kind.rated_w, given["nodes"],
+    figures = JobFigures(
+        given["duration"], given["power"], kind.idle_w if given["idle"] is None else given["idle"], given["nodes"],
         given["gpus"] or kind.gpus, given["gpu_w"] or kind.gpu_w, given["caps"],
     )  # fmt: skip
     words = words or tuple(plan.near(kind.runs))
-    if not words:
-        return job_of([], wanted)
-    return job_of(read_named_runs(words, RunFolders(given["runs"], given["studies"], given["only"])), wanted)
-
-
-def _scatter(spec: str, slots: Slots, way: Way, against: Way) -> Scatter | None:
-    """Return how the gain comes out under the errors of earlier forecasts, where they are kept with what came."""
-    series, issued_s = _series(spec), slots.label.issued_utc_s
-    if not series or issued_s is None:
-        return None
-    from joulelab.plan.rates.kept import pairs
-    from joulelab.plan.when.errors import scatter_of
-
-    earlier = [(was, came) for _, was, came in pairs(series) if was.label.issued_utc_s != issued_s]
-    return scatter_of(way, against, slots, earlier, issued_s=issued_s)
-
-
-def _series(spec: str) -> str:
-    """Return the name under which series of a rate are kept, empty where none are."""
-    from joulelab.plan.rates.asked import is_service
-    from joulelab.plan.rates.services import series_of
-
-    word, *rest = spec.split(":")
-    if word == "kept":
-        return rest[0].partition("/")[0] if rest else ""
-    if not is_service(word):
-        return ""
-    zone, covers = [*rest, "", ""][:2]
-    return series_of(word, zone, covers)
+    folders = RunFolders(given["runs"], given["studies"], given["only"])
+    return make_job(read_named_runs(words, folders) if words else [], figures)

@@ -1,291 +1,260 @@
-"""Print when to run a job: every way side by side, what to do, what has to be said of it."""
+"""Print when to run a job: the recommendation, every way side by side, and the reasons."""
 
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.plan.when.baselines import gain, idling, saved, shown
-from joulelab.plan.when.job import GIVEN_PLATE
-from joulelab.plan.when.slots import J_PER_KWH, zone_of
-from joulelab.plan.when.stretches import stretches_of
+from joulelab.analysis.study_cells import Note
+from joulelab.plan.plan_output import SUBJECT, describe_notes, lay_out_answer
+from joulelab.plan.rates.time_zones import find_time_zone
+from joulelab.plan.when.when_plan import J_PER_KWH
+from joulelab.plan.when.when_program import GAP
+from joulelab.plan.when.when_ways import compute_saving, make_plan
 from joulelab.report import format as fmt
-from joulelab.report.tables import Column, FilledColumn, join_columns
-from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts
+from joulelab.report.messages import word_notes
+from joulelab.report.tables import Column, Table, TableRow, make_table
+from joulelab.report.terminal import BLANK_LINE, list_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from joulelab.core.quantity import Quantity
-    from joulelab.plan.rates.rate import Label
-    from joulelab.plan.when.baselines import Way
-    from joulelab.plan.when.kept_plan import Plan
-    from joulelab.plan.when.stretches import Stretch
+    from joulelab.plan.when.when_job import ShiftableJob
+    from joulelab.plan.when.when_plan import PlanStretch
+    from joulelab.plan.when.when_slots import Slots
+    from joulelab.plan.when.when_ways import PlanTerms, Way
+    from joulelab.report.terminal import TextBlock
 
-AVERAGE = (
-    "average intensity: who shifts by it moves its own account; that the grid emits less is not proved by it (marginal "
-    "intensity may even move the other way)"
-)
-MARGINAL = "marginal intensity: what one kWh more causes, as its source estimates it; it cannot be measured"
-COVERAGE = "Intervals are expanded uncertainties (k = 2) of energy and speed; the rate's own error is not in them"
-MOST_STRETCHES = 8
-IDLE_SAID = {"measured": "as measured", "given": "as given", "assumed": "assumed"}
-NOTHING_TO_GAIN = 0.002  # a gain below this is none
-NO_SHARE = 5e-5  # a share that is shown as 0.00 %
-
-
-def lay_out_plan(plan: Plan) -> list[TextBlock]:
-    """Return everything that a plan says, for a terminal."""
-    blocks: list[TextBlock] = [BLANK_LINE, TextLine(headline(plan), "bold")]
-    styles = ["best" if way.name == plan.chosen else "" for way in plan.ways]
-    for columns in (columns_of(plan), time_columns(plan)):
-        blocks += [BLANK_LINE, join_columns(columns, styles=styles)]
-    return [*blocks, BLANK_LINE, list_facts(lines(plan), styles=STATUS_STYLES)]
+TITLES = {
+    "now": "now",
+    "now-cap": "now, best cap",
+    "start": "best start",
+    "pauses": "pauses, node idles",
+    "pauses-off": "pauses, node off",
+    "caps": "caps by the slot",
+}
+NOTHING_TO_GAIN = 0.002  # a smaller saving is none
+MOST_PAUSES = 2  # that the first sentence lists
+WEEK_S = 6 * 86_400.0  # within it a weekday is enough
+RUN_NEXT = "the same command with --run -- COMMAND starts, pauses and caps the job"
 
 
-def headline(plan: Plan) -> str:
-    """Return the answer in a sentence."""
-    way, share = plan.way, gain(plan.way, plan.now)
-    simulated = " (simulated)" if plan.job.twin else ""
-    if way.name == "now" or (share is not None and share.value < NOTHING_TO_GAIN):
-        return f"Run it now{simulated}: no other way costs less by {fmt.format_percent(NOTHING_TO_GAIN, signed=False)}."
-    less, title, label = _less(plan, way, share), named(way, plan), plan.slots.label
-    start = "now" if way.start_s - plan.slots.start_s < 60 else f"{clock(way.start_s, label)} {label.time_zone}"
-    return f"{title[:1].upper()}{title[1:]}, from {start}{simulated}: {less} than run now."
+@dataclass(frozen=True, slots=True)
+class WhenAnswer:
+    """Hold everything that was computed: the job, the slots, every way, and the chosen one."""
+
+    job: ShiftableJob
+    slots: Slots
+    terms: PlanTerms
+    ways: tuple[Way, ...]
+    chosen: Way
+
+    @property
+    def now(self) -> Way:
+        """Return the way that the others are compared with."""
+        return self.ways[0]
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of costs: g, or a currency."""
+        return self.slots.label.unit.partition("/")[0]
+
+    def find_way(self, name: str) -> Way | None:
+        """Return the way of a name, None if there is none."""
+        return next((way for way in self.ways if way.name == name), None)
 
 
-def _less(plan: Plan, way: Way, share: Quantity | None) -> str:
-    if share is None:
-        amount = saved(way, plan.now, plan.job)
-        return f"{money(amount.value, amount.expanded, plan.unit)} less"
-    if not share.is_resolved:
-        return f"less {'carbon' if plan.slots.label.kind != 'price' else 'money'} (how much is {fmt.NOT_RESOLVED})"
-    text = fmt.format_percent(share.value) if share.expanded is None else fmt.format_change(share.value, share.expanded)
-    return f"{text.removeprefix('+')} less {'carbon' if plan.slots.label.kind != 'price' else 'money'}"
+def lay_out_plan(answer: WhenAnswer, *, is_explained: bool) -> list[TextBlock]:
+    """Return the answer for a terminal; with `is_explained` all notes, the stretches and how it was computed."""
+    reasons: list[TextBlock] = [list_facts([("why", text) for text in word_notes(list_reasons(answer), SUBJECT)])]
+    if is_explained:
+        reasons = [make_stretch_table(answer), BLANK_LINE, *reasons]
+    return lay_out_answer(
+        [write_recommendation(answer)], [make_way_table(answer)], list_notes(answer), is_explained=is_explained,
+        reasons=reasons, next_commands=[RUN_NEXT],
+    )  # fmt: skip
 
 
-def relative(plan: Plan) -> bool:
-    """Return whether ways can be told as shares of running now: where no cost is below 0, and now is above it."""
-    return plan.now.cost.value > 0 and all(way.cost.value >= 0 for way in plan.ways)
-
-
-def columns_of(plan: Plan) -> list[FilledColumn]:
-    """Return the table of all ways: energy, cost, against now, and what nameplates would say."""
-    ways, label = plan.ways, plan.slots.label
-    factor, unit = scale([way.cost.value for way in ways], plan.unit)
-    kwh, energy_unit = fmt.choose_scale([way.energy.value / J_PER_KWH * 1e3 for way in ways], "Wh")
-    kwh *= J_PER_KWH / 1e3
-    columns: list[FilledColumn] = [
-        (Column("way", align="left"), tuple(named(way, plan) for way in ways)),
-        (Column(f"energy, {energy_unit}"), tuple(_cell(shown(way.energy, plan.job), kwh) for way in ways)),
-        (Column(head(unit, label)), tuple(_cell(shown(way.cost, plan.job), factor) for way in ways)),
-        (Column("against now" if relative(plan) else f"against now,\n{unit}"), _against(plan, factor)),
-    ]
-    if plan.job.rated_w is not None:
-        rated = tuple(fmt.format_number(None if way.rated is None else way.rated / factor) for way in ways)
-        columns.append((Column(_plate_head(plan, unit)), rated))
-    return columns
-
-
-def time_columns(plan: Plan) -> list[FilledColumn]:
-    """Return the table of when each way runs, pauses and ends."""
-    ways, label = plan.ways, plan.slots.label
-    return [
-        (Column("way", align="left"), tuple(named(way, plan) for way in ways)),
-        (Column(f"start,\n{label.time_zone}"), tuple(clock(way.start_s, label) for way in ways)),
-        (Column(f"end,\n{label.time_zone}"), tuple(clock(way.end_s, label) for way in ways)),
-        (Column("runs for"), tuple(fmt.format_duration(float(way.running_s.sum())) for way in ways)),
-        (Column("pauses"), tuple(str(way.restarts or "") for way in ways)),
-    ]
-
-
-def named(way: Way, plan: Plan) -> str:
-    """Return what a way is called: with its cap, and marked where what caps do is a model."""
-    title = way.title if way.cap_w is None else f"{way.title} ({way.cap_w:g} W)"
-    return f"{title}, model" if plan.job.caps_from == "model" and "cap" in way.name else title
-
-
-def _against(plan: Plan, factor: float) -> tuple[str, ...]:
-    """Return what each way costs more or less than running now: as shares, in the unit of costs where there is none."""
-    found = [""]
-    for way in plan.ways[1:]:
-        share = gain(way, plan.now)
-        if share is None or not relative(plan):
-            found.append(_cell(-saved(way, plan.now, plan.job), factor))
-        else:
-            found.append(
-                _changed(-share.value) if share.expanded == 0 else fmt.format_change(-share.value, share.expanded)
-            )
-    return tuple(found)
-
-
-def _changed(share: float) -> str:
-    """Return a share as percent with its sign, except where it is shown as nothing."""
-    return fmt.format_percent(share) if abs(share) >= NO_SHARE else fmt.format_percent(0.0, signed=False)
-
-
-def _cell(q: Quantity, factor: float) -> str:
-    if q.known and not q.terms:
-        return fmt.format_number(q.value / factor)
-    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
-
-
-def head(unit: str, label: Label) -> str:
-    """Return the heading of costs: `kg CO2e`, `EUR`."""
-    return unit if label.kind == "price" else f"{unit} CO2e"
-
-
-def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
-    """Return one scale for costs: grams have prefixes, money has none."""
-    return fmt.choose_scale(values, unit) if unit == "g" else (1.0, unit)
-
-
-def money(value: float, expanded: float | None, unit: str) -> str:
-    """Return a cost with its interval and unit."""
-    factor, name = scale([value], unit)
-    return f"{fmt.format_interval(value / factor, None if expanded is None else expanded / factor, signed=True)} {name}"
-
-
-def amount(value: float, unit: str) -> str:
-    """Return a cost that has no interval of its own, with three digits."""
-    factor, name = scale([value], unit)
-    return f"{fmt.format_number(value / factor, 3)} {name}"
-
-
-def clock(time_s: float, label: Label) -> str:
-    """Return a time as the rate's zone has it: `Thu 19 03:15`."""
-    return dt.datetime.fromtimestamp(time_s, zone_of(label.time_zone)).strftime("%a %d %H:%M")
-
-
-def lines(plan: Plan) -> list[tuple[str, str]]:
-    """Return what has to be said beside the table, each with its label."""
-    job, label = plan.job, plan.slots.label
-    idle = f"{fmt.format_watts(job.idle.value)} in pauses ({IDLE_SAID[job.idle_from]})"
-    many = f" on {job.nodes} nodes" if job.nodes > 1 else ""
-    found = [
-        (
-            "job",
-            f"{job.name}: {fmt.format_duration(job.work_s)} at {fmt.format_watts(job.full.power.value)}{many}, {idle}",
-        ),
-        ("rate", rate_text(label)),
-        ("times", f"in {label.time_zone}, until {clock(plan.slots.deadline_s, label)}, {len(plan.slots.values)} slots"),
-        ("plan", stretches_text(plan)),
-        ("pauses", pauses_text(plan)),
-        ("plate", plate_text(plan)),
-        ("forecast", scatter_text(plan)),
-    ]
-    if job.twin:
-        found.append(("note", fmt.name_twins([job.twin])))
-    notes = [*job.notes, _lowest(plan), _waits(plan), _pue(plan), _kind(label), COVERAGE]
-    return [(name, text) for name, text in [*found, *(("note", note) for note in notes)] if text]
-
-
-def rate_text(label: Label) -> str:
-    """Return what a rate is: name, kind, zone, source, and whether it is a forecast."""
-    kind = "price" if label.kind == "price" else f"{label.kind} carbon intensity"
-    parts = [label.name, kind, label.covers, label.zone, f"by {label.source}" if label.source else ""]
-    if label.issued_utc_s is not None:
-        parts.append(f"forecast of {clock(label.issued_utc_s, label)}")
-    return ", ".join(part for part in parts if part)
-
-
-def stretches_text(plan: Plan) -> str:
-    """Return what to do and when, the first of it where it is much."""
-    found = stretches_of(plan.way, plan.job, plan.slots)
-    told = [_stretch(one, plan.slots.label) for one in found[:MOST_STRETCHES]]
-    more = len(found) - len(told)
-    return "; ".join(told) + (f"; and {more} more (--json has all)" if more else "")
-
-
-def _stretch(one: Stretch, label: Label) -> str:
-    what = "pause" if one.does == "pause" else "run" if one.cap_w is None else f"{one.cap_w:.4g} W"
-    return f"{what} {clock(one.since_s, label)} to {clock(one.until_s, label)}".replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def pauses_text(plan: Plan) -> str:
-    """Return what an idle node costs in the pauses that would pay if it were off."""
-    off = next((way for way in plan.ways if way.name == "pauses-off"), None)
-    if off is None or not off.restarts or plan.now.cost.value <= 0:
-        return ""
-    idle = idling(off, plan.job, plan.slots, plan.terms)
-    share = plan.job.idle.value / plan.job.full.power.value
-    costs = f"cost {amount(abs(idle), plan.unit)} {'more' if idle >= 0 else 'less (the price is below 0)'}"
-    told = (
-        f"a node that idles draws {fmt.format_percent(share, signed=False)} of what it does at work: the pauses of "
-        f"`{off.title}` would then {costs}"
-    )
-    if not relative(plan) or off.cost.value + idle < 0:
-        return told
-    with_idle, without = (cost / plan.now.cost.value - 1 for cost in (off.cost.value + idle, off.cost.value))
-    return f"{told}, {_changed(with_idle)} against now instead of {_changed(without)}"
-
-
-def plate_text(plan: Plan) -> str:
-    """Return what nameplate x time would say of running now."""
-    rated, job = plan.now.rated, plan.job
-    if rated is None or job.rated_w is None:
-        return "the nameplate is not known: give --rated, and what it would say stands beside"
-    factor, unit = scale([rated], plan.unit)
-    power, amount = fmt.format_watts(job.rated_w), fmt.format_number(rated / factor)
-    said = f"{job.rated_by}: {power} x time says {amount} {unit} of running now"
-    measured = plan.now.cost.value
-    if job.rated_alike:
-        return said + (f", {_changed(rated / measured - 1)}" if measured > 0 else "")
-    if job.rated_by == GIVEN_PLATE:
-        return f"{said}; the job is of parts of the nodes only, and no share is told"
-    times = f", {_changed(job.rated_times - 1)} against what these used" if job.rated_times else ""
-    return f"{said}{times}; the job is of more than these"
-
-
-def _plate_head(plan: Plan, unit: str) -> str:
-    """Return the heading of what rated powers say: of whole nodes or all that was measured, or of some parts."""
-    whole = plan.job.rated_alike or plan.job.rated_by == GIVEN_PLATE
-    return f"{'nameplate' if whole else 'rated parts'},\n{unit}"
-
-
-def scatter_text(plan: Plan) -> str:
-    """Return how the gain would have come out under the errors of earlier forecasts."""
-    if plan.scatter is None:
-        forecast = plan.slots.label.issued_utc_s is not None
-        return "how far it may be off is not known: no earlier forecast is kept with what came" if forecast else ""
-    gains = plan.scatter.gains
-    told = (
-        "if it is off as an earlier one was" if len(gains) == 1 else f"if it is off as {len(gains)} earlier ones were"
-    )
-    low, high = fmt.format_percent(min(gains), signed=False), fmt.format_percent(max(gains), signed=False)
-    return f"{told}, the plan saves {low}" + ("" if len(gains) == 1 else f" to {high}")
-
-
-def _lowest(plan: Plan) -> str:
-    way = next((way for way in plan.ways if way.name == "now-cap"), None)
-    lowest = min((mode.cap_w for mode in plan.job.modes if mode.cap_w is not None), default=None)
-    if way is None or way.cap_w is None or way.cap_w != lowest:
-        return ""
-    return f"the best cap is the lowest that is known, {way.cap_w:g} W: a lower one may cost less"
-
-
-def _waits(plan: Plan) -> str:
-    if plan.terms.waits:
-        return "the node idles from now until the job starts: that is counted, except where it is off in pauses"
-    return "until the job starts its node is somebody else's or off: that is not counted (--waits counts it as idle)"
-
-
-def _pue(plan: Plan) -> str:
-    if plan.terms.pue == 1 and not plan.terms.pue_u:
-        return ""
-    off = f" ± {2 * plan.terms.pue_u:.2g}" if plan.terms.pue_u else ""
-    return f"PUE of {plan.terms.pue:g}{off} is in the cost, not in the energy"
-
-
-def _kind(label: Label) -> str:
-    return {"average": AVERAGE, "marginal": MARGINAL}.get(label.kind, "")
-
-
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain data, with what to do and what has to be said."""
+def describe_plan(answer: WhenAnswer) -> dict[str, Any]:
+    """Return the answer for `--json`: the plan that `--run` follows, every way, and the notes."""
+    plan = make_plan(answer.chosen, answer.now, answer.job, answer.slots, answer.terms)
+    terms = answer.terms
     return {
-        **plan.to_json(),
-        "stretches": [one.to_json() for one in stretches_of(plan.way, plan.job, plan.slots)],
-        "said": [f"{name}: {text}" for name, text in lines(plan)],
-        "headline": headline(plan),
-    }
+        **plan.to_json(), "chosen": answer.chosen.name, "job_details": answer.job.to_json(),
+        "ways": [way.to_json(answer.now) for way in answer.ways], "time_zone": answer.slots.label.time_zone,
+        "simulated": bool(answer.job.twin), "pue_expanded": terms.pue.expanded, "node_waits": terms.node_waits,
+        "restart": {"time_s": terms.restart.time_s, "energy_j": terms.restart.energy_j},
+        "recommendation": write_recommendation(answer), **describe_notes([*list_notes(answer), *list_reasons(answer)]),
+    }  # fmt: skip
+
+
+def write_recommendation(answer: WhenAnswer) -> str:
+    """Return the recommendation as one sentence: what to do, its cost beside running now, end and deadline."""
+    way, now, job = answer.chosen, answer.now, answer.job
+    simulated = " (simulated)" if job.twin else ""
+    saving = compute_saving(way, now)
+    times = f"finished {format_clock(way.end_s, answer)}, deadline {format_clock(answer.slots.deadline_s, answer)}"
+    if way.name == "now" or (saving is not None and saving.value < NOTHING_TO_GAIN):
+        cost = format_cost(now.cost, answer)
+        return f"Start now{simulated}: {cost}; no other way saves {NOTHING_TO_GAIN:.1%}; {times}.".replace("%", " %")
+    is_now = way.start_s - answer.slots.start_s < 60
+    start = "now" if is_now else f"at {format_clock(way.start_s, answer)}"
+    cost = f"{format_cost(way.cost, answer)} instead of {format_cost(now.cost, answer, is_bare=True)} now"
+    share = "" if saving is None else f" ({fmt.format_percent(saving.value, signed=False)} less)"
+    if saving is not None and not saving.is_resolved:
+        share = " (the difference is within its uncertainty)"
+    model = ", by a model of caps" if job.caps_source == "model" and "cap" in way.name else ""
+    what = f"Start {start}{_describe_actions(way, answer)}{simulated}"
+    return f"{what}: {cost}{share}{model}, {times}. {_state_rule(answer)}"
+
+
+def _state_rule(answer: WhenAnswer) -> str:
+    least = min(answer.ways, key=lambda way: way.cost.value)
+    if answer.chosen.name == least.name:
+        return "No other way costs less."
+    others = {"pauses-off": "a node that is off in pauses", "now-cap": "measured caps", "caps": "measured caps"}
+    if least.name not in others or answer.chosen.name in others:
+        return "You chose this way."
+    return f"It costs least with a node that stays with the job; {others[least.name]} would change it."
+
+
+def _describe_actions(way: Way, answer: WhenAnswer) -> str:
+    """Return caps and pauses in words; --why lists them if they are many."""
+    parts = []
+    caps = sorted({one.cap_w for one in way.stretches if one.action == "run" and one.cap_w is not None})
+    uncapped = any(one.cap_w is None for one in way.stretches if one.action == "run")
+    if caps:
+        values = f"{caps[0]:g} W" if len(caps) == 1 else f"{caps[0]:g} to {caps[-1]:g} W"
+        several = len(caps) > 1 or uncapped
+        parts.append(f"with caps of {values} by the hour (--why lists them)" if several else f"with a cap of {values}")
+    if len(way.pauses) > MOST_PAUSES:
+        total_s = sum(one.end_s - one.start_s for one in way.pauses)
+        parts.append(f"with {len(way.pauses)} pauses of {fmt.format_duration(total_s)} together (--why lists them)")
+    elif way.pauses:
+        spans = [f"from {format_clock(p.start_s, answer)} to {format_clock(p.end_s, answer)}" for p in way.pauses]
+        parts.append(f"pause {' and '.join(spans)}")
+    return f" {' and '.join(parts)}" if parts and parts[0].startswith("with") else "".join(f" and {p}" for p in parts)
+
+
+def make_way_table(answer: WhenAnswer) -> Table:
+    """Return the table of all ways: start, end, pauses, cost, against running now, energy."""
+    factor, unit = _choose_scale([way.cost.value for way in answer.ways], answer)
+    kwh, energy_unit = fmt.choose_scale([way.energy.value / J_PER_KWH * 1e3 for way in answer.ways], "Wh")
+    has_shares = all(compute_saving(way, answer.now) is not None for way in answer.ways)
+    is_bare = not answer.job.is_accuracy_known
+    rows = []
+    for way in answer.ways:
+        cells = (
+            name_way(way, answer), format_clock(way.start_s, answer), format_clock(way.end_s, answer),
+            str(len(way.pauses) or ""), way.cost, _format_difference(way, answer, factor, has_shares=has_shares),
+            way.energy,
+        )  # fmt: skip
+        rows.append(TableRow(cells, "best" if way is answer.chosen else ""))
+    columns = (
+        Column("way", align="left"), Column("start"), Column("end"), Column("pauses"),
+        Column("", unit, factor=factor, signed=True, bare=is_bare),
+        Column("against now", "" if has_shares else unit),
+        Column("energy", energy_unit, factor=kwh * J_PER_KWH / 1e3, bare=is_bare, is_optional=True),
+    )  # fmt: skip
+    return make_table(columns, rows)
+
+
+def _format_difference(way: Way, answer: WhenAnswer, factor: float, *, has_shares: bool) -> str:
+    """Return the cost against running now: as a share, as an amount if a cost is not above 0."""
+    if way is answer.now:
+        return ""
+    if not has_shares:
+        return fmt.format_number((way.cost.value - answer.now.cost.value) / factor, 3)
+    saving = compute_saving(way, answer.now)
+    assert saving is not None
+    return fmt.format_percent(0.0) if abs(saving.value) < 5e-5 else fmt.format_change(-saving.value, saving.expanded)
+
+
+def make_stretch_table(answer: WhenAnswer) -> Table:
+    """Return the table of what to do when."""
+
+    def name_action(one: PlanStretch) -> str:
+        return f"{one.action}, cap {one.cap_w:g} W" if one.cap_w is not None else one.action
+
+    factor, unit = _choose_scale([one.cost for one in answer.chosen.stretches], answer)
+    rows = [
+        (
+            name_action(one), format_clock(one.start_s, answer), format_clock(one.end_s, answer),
+            fmt.format_watts(one.power_w) if one.power_w else "", fmt.format_number(one.cost / factor, 3),
+        )
+        for one in answer.chosen.stretches
+    ]  # fmt: skip
+    return make_table(("action", "start", "end", "power", unit), rows)
+
+
+def list_notes(answer: WhenAnswer) -> list[Note]:
+    """Return what a reader has to know beside the table, the most important first."""
+    job, label, terms = answer.job, answer.slots.label, answer.terms
+    notes = [Note("when.simulated", texts={"twin": job.twin})] if job.twin else []
+    gap = max(way.gap for way in answer.ways)
+    if gap > 2 * GAP:
+        notes.append(Note("when.gap", {"share": gap}))
+    warnings = ("when.idle-above-work", "when.idle-doubted", "when.idle-assumed")
+    notes += [note for note in job.notes if note.code in warnings]
+    off, caps, best_cap = (answer.find_way(name) for name in ("pauses-off", "caps", "now-cap"))
+    if off is not None and answer.chosen is not off and job.full.power.value:
+        cost = {"cost": format_cost(off.cost, answer)}
+        notes.append(Note("when.off-pays", {"share": job.idle.value / job.full.power.value}, cost))
+    if caps is not None and job.caps_source == "model" and caps.cost < 0.99 * answer.chosen.cost.value:
+        notes.append(Note("when.caps-left-out", texts={"cost": format_cost(caps.cost, answer)}))
+    lowest = min((mode.cap_w for mode in job.modes if mode.cap_w is not None), default=None)
+    if best_cap is not None and best_cap.cap_w is not None and best_cap.cap_w == lowest:
+        notes.append(Note("when.lowest-cap", {"cap_w": lowest}))
+    notes.append(Note("when.node-waits" if terms.node_waits else "when.node-free"))
+    notes += [Note(f"when.{label.kind}")] if label.kind != "price" else []
+    notes += [Note("when.forecast")] if label.issued_utc_s is not None else []
+    return [*notes, *(note for note in job.notes if note.code not in warnings)]
+
+
+def list_reasons(answer: WhenAnswer) -> list[Note]:
+    """Return how it was computed."""
+    job, slots, pue = answer.job, answer.slots, answer.terms.pue
+    figures = {
+        "work_s": job.work_s, "power_w": job.full.power.value, "idle_w": job.idle.value, "nodes": job.nodes
+    }  # fmt: skip
+    label = slots.label
+    texts = {"name": label.name, "deadline": format_clock(slots.deadline_s, answer), "zone": label.time_zone}
+    notes = [
+        Note("when.why-rule"), Note("when.why-job", figures, {"name": job.name, "source": job.idle_source}),
+        Note("when.why-rate", {"slots": len(slots.values)}, texts),
+        Note("when.why-solver", {"gap": max(way.gap for way in answer.ways)}), Note("when.intervals"),
+    ]  # fmt: skip
+    width = f" ± {pue.expanded:.2g}" if pue.expanded else ""
+    return notes if pue.value == 1 else [*notes, Note("when.pue", texts={"pue": f"{pue.value:g}{width}"})]
+
+
+def name_way(way: Way, answer: WhenAnswer) -> str:
+    """Return the name of a way in tables, with its cap, and marked if the effect of caps is a model."""
+    title = f"now, cap {way.cap_w:g} W" if way.cap_w is not None else TITLES[way.name]
+    return f"{title} (model)" if answer.job.caps_source == "model" and "cap" in way.name else title
+
+
+def format_clock(time_s: float, answer: WhenAnswer) -> str:
+    """Return a time in the zone of the rate: `Thu 03:15`, with the date if the plan is longer than six days."""
+    slots = answer.slots
+    local = dt.datetime.fromtimestamp(round(time_s / 60) * 60 if slots.lengths_s.max() >= 60 else time_s,
+                                      find_time_zone(slots.label.time_zone))  # fmt: skip
+    is_short = slots.deadline_s - slots.start_s <= WEEK_S
+    clock = "%H:%M" if slots.lengths_s.max() >= 60 else "%H:%M:%S"
+    return local.strftime(f"%a {clock}" if is_short else f"%m-%d {clock}")
+
+
+def format_cost(cost: Quantity, answer: WhenAnswer, *, is_bare: bool = False) -> str:
+    """Return a cost with its unit, and its interval if it is known."""
+    factor, unit = _choose_scale([cost.value], answer)
+    if is_bare or not cost.expanded:
+        return f"{fmt.format_number(cost.value / factor, 3)} {unit}"
+    return f"{fmt.format_interval(cost.value / factor, cost.expanded / factor, signed=True)} {unit}"
+
+
+def _choose_scale(values: list[float], answer: WhenAnswer) -> tuple[float, str]:
+    """Return factor and unit of costs: grams have prefixes, money has none."""
+    if answer.unit != "g":
+        return 1.0, answer.unit
+    factor, unit = fmt.choose_scale(values, "g")
+    return factor, f"{unit} CO2e"

@@ -101,7 +101,7 @@ class WhenPlan:
         return np.where(inside, values, np.nan)
 
     def compute_cost(self, times_s: Floats, energies_j: Floats) -> float:
-        """Return the cost, PUE included, of energies (J, without PUE) used at times (UTC, s); NaN outside of the plan."""
+        """Return the cost, PUE included, of energies (J, without PUE) used at times (UTC, s); NaN outside of it."""
         return float(np.asarray(energies_j) @ self.find_rates(times_s)) / J_PER_KWH * self.pue
 
     def to_json(self) -> dict[str, Any]:

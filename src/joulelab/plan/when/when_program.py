@@ -1,7 +1,7 @@
 """Find the cheapest times, pauses and caps of a job as a mixed-integer program, solved by HiGHS. Arrays only.
 
-Time is cut into slots, each with a rate (cost per J). In a slot the job may be in several modes (a cap: speed and power)
-one after the other. The node belongs to the job from its start to its end, and draws `pause_w` in pauses in between.
+Time is cut into slots, each with a rate (cost per J). In a slot the job may be in several modes (speed and power of a
+cap) one after the other. The node belongs to the job from its start to its end; in pauses it draws `pause_w`.
 
 Each slot is in one state: the job has not started, starts (late in the slot), is held, ends (early in the slot), starts
 and ends, or is over. The states are a path through the slots, so that they are whole numbers in nearly all corners of
@@ -30,6 +30,7 @@ TIME_LIMIT_S = 60.0
 GAP = 1e-4  # a plan that costs at most this share more than the optimum is accepted
 TILT = 1e-6  # share of the mean rate that the last slot costs more: of two equal plans the earlier one is found
 DUST = 1e-5  # share of a slot that is rounding of the solver
+FEASIBLE = 2  # of HiGHS: a solution was found
 INSTALL = 'python -m pip install "joulelab[plan]"'
 
 
@@ -52,12 +53,15 @@ class RestartCost:
         return self.time_s > 0 or self.energy_j > 0
 
 
+NO_RESTART = RestartCost()
+
+
 @dataclass(frozen=True, slots=True)
 class SlotSolution:
     """Hold the time (s) in each mode by slot, restarts in that of the fastest, and which slots begin with a restart.
 
-    `cost` is the objective as rate x J, `gap` the share by which a cheaper plan may still exist, `price` the cost of one
-    more second of work at full speed.
+    `cost` is the objective as rate x J, `gap` the share by which a cheaper plan may still exist, `price` the cost of
+    one more second of work at full speed.
     """
 
     seconds: Floats
@@ -75,17 +79,18 @@ def find_cheapest_slots(
     pause_w: float,
     *,
     wait_w: float = 0.0,
-    restart: RestartCost = RestartCost(),  # noqa: B008 it cannot be changed
+    restart: RestartCost | None = None,
     gap: float = GAP,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> SlotSolution:
     """Return the cheapest way to do work (s at full speed) in slots, by their rates (per J) and lengths (s).
 
-    `wait_w` is the power of the node until the job starts. Raises ConfigError if the time is too short or a restart does
-    not fit into any slot, MissingDependency without HiGHS.
+    `wait_w` is the power of the node until the job starts. Raises ConfigError if the time is too short,
+    MissingDependency without HiGHS.
     """
     if work_s > float(modes.speeds.max() * lengths_s.sum()) * (1 + 1e-9):
         raise ConfigError("the deadline is too early", next="give a later deadline", code="config.deadline")
+    restart = restart or NO_RESTART
     program = _Program()
     scale = float(np.abs(rates).max() * modes.powers_w.max() * lengths_s.mean()) or 1.0
     tilted = rates + TILT * np.abs(rates).mean() * np.linspace(0.0, 1.0, len(rates))
@@ -274,7 +279,7 @@ class _Program:
         solver.passModel(self._build(highspy, whole))
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
-        if not whole.any() and status != highspy.HighsModelStatus.kOptimal or not np.isfinite(info.mip_gap) > 0:
+        if info.primal_solution_status != FEASIBLE:
             raise ConfigError(
                 "no plan was found", why=f"the solver says: {solver.modelStatusToString(status)}",
                 next="give longer slots (--slot 1h), a later deadline, or fewer caps (--cap)", code="config.no-plan",
@@ -288,7 +293,9 @@ class _Program:
         solver.run()
         if solver.getModelStatus() == highspy.HighsModelStatus.kOptimal:
             values = np.array(solver.getSolution().col_value)
-        return values, float(info.mip_gap), float(solver.getSolution().row_dual[row])
+        missing = max(info.objective_function_value - info.mip_dual_bound, 0.0)
+        left = missing / max(abs(info.objective_function_value), 1e-9) if missing > 1e-9 else 0.0
+        return values, float(left), float(solver.getSolution().row_dual[row])
 
     def _build(self, highspy: Any, whole: Any) -> Any:
         rows, columns, factors = (np.concatenate(part) for part in zip(*self._entries, strict=True))

@@ -190,10 +190,10 @@ def model_cap_response(
                 max(highest_w - saved, 0.0),
             )
         )
-    share = f"; GPUs are taken to draw {GPU_SHARE:.0%} of the node's power" if gpu_mean_w is None else ""
+    assumed = f"; GPUs are taken to draw {GPU_SHARE:.0%} of the node's power" if gpu_mean_w is None else ""
     said = (
         f"modelled by the curve of {known or 'other GPUs'}, not measured: public cap sweeps of an RTX 6000 and a "
-        f"V100 in training{share}. Measure three caps before you trust it"
+        f"V100 in training{assumed}. Measure three caps before you trust it"
     )
     return CapResponse(tuple(reversed(points)), "model", said, tag)
 

@@ -183,7 +183,7 @@ def make_cooling_table(plan: CoolingPlan) -> Table:
     from joulelab.report.tables import Column, MarkedCell, TableRow, make_table
 
     rows = [plan.now, *plan.options]
-    columns = [
+    columns: list[Column | str] = [
         "cooling",
         Column("inlet, °C"),
         Column("fans", "W", signed=True),

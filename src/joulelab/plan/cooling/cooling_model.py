@@ -294,6 +294,10 @@ def plan_cooling(
             next="name another with --to or --inlet",
         )
     fans_w, highest_w, fans_by = _find_fan_power(seen, node, given, load)
+    if fans_w.value <= 0:
+        raise ConfigError(
+            "the fans of the run draw no power", why="their readings are 0", next="check their meter: joulelab doctor"
+        )
     lowest_w = node.cooling.fan_idle_w if node is not None else 0.0
     full_w = given.fan_max_w or (node.cooling.fan_max_w if node is not None else math.inf)
     options = []

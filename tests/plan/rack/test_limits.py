@@ -157,7 +157,7 @@ def test_what_is_no_node_is_refused(node_w):
 @given(st.floats(100, 20_000), st.sampled_from([1, 2, 3]), st.floats(0, 0.5), st.integers(10, 200), st.integers(2, 4))
 def test_what_fits_keeps_every_limit_and_one_more_does_not(node_w, node_phases, margin, amps, feeds):
     rack = Rack(
-        feeds=tuple(Feed(str(n), 400.0, float(amps)) for n in range(feeds)), redundancy="A/B", node_phases=node_phases,
+        feeds=tuple(Feed(400.0, float(amps)) for n in range(feeds)), redundancy="A/B", node_phases=node_phases,
         margin=margin, cooling_w=50_000.0,
     )  # fmt: skip
     limits = find_limits(rack)

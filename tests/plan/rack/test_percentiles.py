@@ -10,16 +10,16 @@ from benchmarks.plan_rack import LOADS, campaign, square, steady, telegraph
 from tests.plan.rack.draws import draw, wandering
 
 from joulelab.core.errors import ConfigError
-from joulelab.plan.rack.independent_blocks import LEAST_BLOCK_S, pool_readings, find_seen_share
+from joulelab.plan.rack.independent_blocks import LEAST_BLOCK_S, find_seen_share, pool_readings
+from joulelab.plan.rack.job_mix import MixJob, simulate_mix
 from joulelab.plan.rack.peaks import (
     SEED,
     Percentile,
     PercentileRefusal,
     compute_exceedance,
-    find_peak,
     compute_percentile,
+    find_peak,
 )
-from joulelab.plan.rack.job_mix import MixJob, simulate_mix
 
 pytestmark = pytest.mark.system  # pure, and slow
 
@@ -86,8 +86,8 @@ def test_the_interval_is_no_narrower_than_the_binomial_of_blocks():
     assert found.high_w >= drawn[1]
     many = given(simulate_mix([(MixJob("a", 3), draws)]).compute_percentile(0.9))
     assert many.blocks == found.blocks
-    assert many.high_w >= 3 * pool.find_power(seen)
-    assert many.low_w <= 3 * pool.find_power(often) + 5
+    assert many.high_w >= 3 * pool.find_power(seen) * (1 - 1e-3)  # by Monte Carlo
+    assert many.low_w <= 3 * pool.find_power(often) * (1 + 1e-3)
 
 
 def test_too_few_blocks_are_refused_with_the_hours_it_takes():
@@ -182,7 +182,7 @@ def test_how_often_a_power_is_exceeded():
 def test_the_truth_lies_in_the_interval(load):
     """A small form of benchmarks/plan_rack.py."""
     tally, held = campaign(load, 0.9, count=5, runs=3, size=300, seed=2)
-    assert tally.is_supported + tally.few == 5
+    assert tally.supported + tally.few == 5
     assert tally.inside >= 4
     assert held >= 4 / 5
 
@@ -191,6 +191,6 @@ def test_the_truth_lies_in_the_interval(load):
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
 def test_the_truth_lies_in_nine_of_ten_intervals_and_more(load):
     tally, held = campaign(load, 0.95, count=60, runs=5, size=600, seed=11)
-    assert tally.inside >= 0.9 * (tally.is_supported + tally.few)
-    assert tally.upper >= 0.9 * tally.is_supported
+    assert tally.inside >= 0.9 * (tally.supported + tally.few)
+    assert tally.upper >= 0.9 * tally.supported
     assert held >= 0.9

@@ -16,13 +16,23 @@ import pytest
 
 from joulelab.plan.measured_runs import read_measured_run
 from joulelab.plan.plan_tables import NodeKind
-from joulelab.plan.rack.rack_plan import plan_rack
-from joulelab.plan.rack.peaks import Percentile, PercentileRefusal, compute_exceedance, find_peak, compute_percentile
+from joulelab.plan.rack.job_mix import MixJob, simulate_mix
 from joulelab.plan.rack.limits import Rack, Rules
-from joulelab.plan.rack.peaks import PUBLISHED, find_hidden_peak, find_hidden_peaks
-from joulelab.plan.rack.job_mix import MixJob, find_joint_peak, simulate_mix
-from joulelab.plan.rack.peaks import ASSUMED_SPREAD, find_node_spread
-from joulelab.plan.rack.steps import steps_of, steps_of_sum, sum_of, synchronous
+from joulelab.plan.rack.peaks import (
+    ASSUMED_SPREAD,
+    PUBLISHED,
+    Percentile,
+    PercentileRefusal,
+    add_hosts,
+    compute_exceedance,
+    compute_percentile,
+    find_hidden_peak,
+    find_hidden_peaks,
+    find_joint_peak,
+    find_node_spread,
+    find_peak,
+)
+from joulelab.plan.rack.rack_plan import plan_rack
 from joulelab.run.run_import import ArchiveRequest, ImportRequest, import_archives
 from joulelab.store.run_reader import open_run
 
@@ -78,7 +88,7 @@ def given(found: Percentile | PercentileRefusal) -> Percentile:
 
 
 def total_w(eight: list[HostTrace]) -> np.ndarray:
-    _, total = sum_of(eight)
+    total = add_hosts(eight)
     return total[np.isfinite(total)]
 
 
@@ -101,7 +111,7 @@ def test_nine_nodes_keep_their_p95_but_not_at_the_confidence_asked_for(single: l
     assert found.value_w == pytest.approx(7319, abs=5)
     assert not found.is_supported
     assert found.high_w == 7358.0
-    assert "would support it" in found.said
+    assert found.hours_needed > found.hours
 
 
 @pytest.mark.system  # pure, and slow
@@ -112,7 +122,6 @@ def test_a_percentile_that_the_logs_cannot_support_is_refused_with_the_hours_it_
     for draws in (single, eight):
         found = compute_percentile(draws, p)
         assert isinstance(found, PercentileRefusal)
-        print(found.said)
         assert found.needed == needed
         assert most_h / 10 < found.hours_needed < most_h
         assert found.blocks < 50
@@ -126,7 +135,9 @@ def test_the_rack_is_decided_from_the_logs_as_by_hand(runs: list[MeasuredRun]):
     assert (rows["measured maximum"].sure, rows["p95"].sure) == (9, 9)
     assert rows["p95"].exceed is not None
     assert rows["p95"].exceed.share == 0.0
-    assert "1,000 independent blocks" in rows["p99.9"].refused
+    assert rows["p99.9"].refusal is not None
+    assert rows["p99.9"].refusal.numbers["needed"] == 1000
+    assert plan.recommendation.nodes == 9
     promised = rows["caps 700 W"]
     assert promised.nodes == 6, "the nameplate, at the highest cap"
     assert rows["measured maximum"].binding == "supply"
@@ -211,18 +222,3 @@ def test_minutes_hide_no_more_than_was_published(single: list[HostTrace]):
     assert 1.0 <= means.low <= means.high <= PUBLISHED[1]
     assert moments.low == 1.0
     assert find_hidden_peaks(single).factor == 1.0
-
-
-def test_steps_of_the_sum_stay_below_those_of_nodes_moving_together(eight: list[HostTrace]):
-    real, together = steps_of_sum(eight), synchronous(steps_of(eight), 8)
-    for name in ("rise", "fall"):
-        seen, bound = getattr(real, name), getattr(together, name)
-        print(f"{name}: {seen.watts:.0f} W in {seen.over_s:.1f} s of the sum, {bound.watts:.0f} W together")
-        assert 0.8 * abs(bound.watts) < abs(seen.watts) <= abs(bound.watts)
-
-
-def test_a_step_is_that_of_the_log(single: list[HostTrace]):
-    """Training ends: 6.9 kW to 2.7 kW between two readings."""
-    found = steps_of(single)
-    assert found.fall is not None
-    assert found.fall.watts == pytest.approx(-4162, abs=50)

@@ -153,10 +153,10 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     read: list[str] = []
     quick = index_module.quick_entry
 
-    def noted(place: Place) -> Entry:
+    def noted(place: Place, *site: Any) -> Entry:
         if place.root == tmp_path.resolve():
             read.append(place.id)
-        return quick(place)
+        return quick(place, *site)
 
     monkeypatch.setattr(index_module, "quick_entry", noted)
     driven = Driven(tmp_path)
@@ -263,13 +263,13 @@ def test_what_is_asked_for_is_read_first_then_the_newest(tmp_path: Path, monkeyp
     read: list[str] = []
     index = Driven(tmp_path).index
 
-    def noted(place: Place) -> Entry:
+    def noted(place: Place, *site: Any) -> Entry:
         if place.root != tmp_path.resolve():  # of another test's server
-            return real(place)
+            return real(place, *site)
         read.append(place.id)
         if len(read) == 2:  # a page is asked for while runs are read
             index.ask_for([index.snapshot().by_id[name] for name in names[3:]])
-        return real(place)
+        return real(place, *site)
 
     for name, act in (("quick_entry", index.look), ("full_entry", index.work)):
         real = getattr(index_module, name)

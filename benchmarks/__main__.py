@@ -28,7 +28,7 @@ SHORT = {
     "dashboard": ["--runs", "1000"],
     "plan_rack": ["--count", "20"],
     "plan_when": [],
-    "plan_schedule": ["--cases", "50", "--jobs", "2000"],
+    "plan_queue": ["--cases", "5", "--jobs", "2000"],
 }
 
 

@@ -294,18 +294,17 @@ def _make_job(
         raise ConfigError(f"nodes is {nodes:g}", next="give a whole number")
     energy_j = _read_energy(row)
     watts = _read_number(row, "node_w") if row.get("node_w") else energy_j and energy_j / (duration_s * nodes)
-    power = Quantity(
-        watts or 0.0, {"gain:jobs": (watts or 0.0) * accuracy / 2} if accuracy else {}, accuracy is not None
-    )
     if watts is None:
         if node_w is None:
             raise ConfigError(
-                f"the power of job {name} is not known", next="give node_w, or --node-w 6kW for all jobs without"
+                f"the power of job {name} is not known", next="give node_w, or --node-w 6kW for such jobs"
             )
+        watts = node_w
         counts["assumed"] += 1
-        power = Quantity(node_w, known=False)
-    if power.value <= 0:
-        raise ConfigError(f"node_w is {power.value:g}", next="give a number above 0")
+    if watts <= 0:
+        raise ConfigError(f"node_w is {watts:g}", next="give a number above 0")
+    # One meter for all jobs, so one term: it cancels in differences.
+    power = Quantity(watts, {"gain:jobs": watts * accuracy / 2} if accuracy else {}, accuracy is not None)
     highest_w, rated_w, requested_s = (
         _read_number(row, key) if row.get(key) else None for key in ("highest_w", "rated_w", "requested_s")
     )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from joulelab.plan.queue.site import CapSteps, QueueSite
 
 MOST_DRAWS, FEWEST_DRAWS = 100, 10
-DRAWN_JOBS = 200_000  # jobs of all draws together, unless the number of draws is given
+DRAWN_JOBS = 100_000  # jobs of all draws together, unless the number of draws is given
 SEED = 9
 EXACT = 1e-12
 TIME_FIGURES = ("makespan_s", "turnaround_s", "wait_s", "wait_p95_s", "longest_wait_s", "slowdown")
@@ -154,22 +154,21 @@ def compare_policies(
     own_steps = [steps.get(job.workload, (NO_CAP,)) for job in jobs]
     if any(job.rated_w is None for job in jobs) and site.rated_w is None:
         policies = [policy for policy in policies if policy != NAMEPLATE]
-    is_uncertain = any(job.node_w.terms for job in jobs) or any(
-        step.slowdown.terms or step.node.terms for listed in own_steps for step in listed
-    )
+    every_step = [step for listed in steps.values() for step in listed]
+    is_uncertain = any(job.node_w.terms for job in jobs) or any(s.slowdown.terms or s.node.terms for s in every_step)
     if draws is None:
         draws = int(np.clip(DRAWN_JOBS // len(jobs), FEWEST_DRAWS, MOST_DRAWS))
     draws = draws if is_uncertain else 0
     truths = [draw_truth(jobs, steps, seed, k) for k in range(1, draws + 1)]
     # Without draws, uncertain values have no interval.
     is_drawn = draws > 0 or not is_uncertain
-    is_power_known = is_drawn and all(job.node_w.known for job in jobs)
-    is_cap_known = is_drawn and all(s.slowdown.known and s.node.known for listed in own_steps for s in listed)
+    is_cap_known = is_drawn and all(step.slowdown.known for step in every_step)
+    is_power_known = is_drawn and all(job.node_w.known for job in jobs) and all(s.node.known for s in every_step)
     outcomes = []
     for policy in policies:
-        found = _run_policy(policy, jobs, own_steps, site, truths)
+        outcome = _run_policy(policy, jobs, own_steps, site, truths)
         is_time_known = is_cap_known or not policy.goal
-        outcomes.append(replace(found, is_time_known=is_time_known, is_power_known=is_power_known))
+        outcomes.append(replace(outcome, is_time_known=is_time_known, is_power_known=is_power_known))
     if all(each.blocked for each in outcomes):
         _refuse_job(outcomes[-1], site)
     roomy = replace(site, budget_w=float("inf"), margin=0.0)

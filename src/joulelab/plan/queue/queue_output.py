@@ -148,7 +148,7 @@ def list_queue_notes(comparison: Comparison, responses: Mapping[str, CapResponse
     if simulated:
         found.append(Note("queue.simulated", texts={"twins": tuple(simulated)}))
     share, most_w = best.find_excess(site)
-    if share:
+    if most_w > 0:
         margin = math.ceil(100 * (site.margin + most_w / site.budget_w))
         found.append(Note("queue.margin", {"share": share, "most_w": most_w, "margin": margin}))
     modelled = tuple(name or "jobs" for name, response in responses.items() if response.source == "model")

@@ -24,6 +24,7 @@ from joulelab.cli.group import SECTIONS, commands
 from joulelab.core.toml_reading import describe_keys
 from joulelab.report.citation import write_citation_file
 from joulelab.run.config.meter_entries import ConfigFile, EntryKeys, find_meter_module
+from joulelab.site.site_settings import SiteTable
 from joulelab.study.study_file import StudyKeys
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def write_configuration() -> str:
     """Return the keys of `joulelab.toml`, of every kind of meter, and of study files."""
     parts = ["# Configuration", GENERATED]
     parts.append("Which files are read, and how to write an entry: [configure meters](../how-to/configure-meters.md).")
-    parts += ["## joulelab.toml", *describe_table(ConfigFile, "")]
+    parts += ["## joulelab.toml", *describe_table(ConfigFile, ""), *describe_table(SiteTable, "site")]
     parts += ["## Meters", "These keys are valid in every entry `[meters.NAME]`:"]
     parts += describe_table(EntryKeys, "meters.NAME")[2:]
     for name in [*instruments.list_meters(), *instruments.list_archives()]:

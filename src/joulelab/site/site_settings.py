@@ -40,18 +40,20 @@ PRICE_ADVICE = "write it as 0.30EUR, 30ct or 95EUR/MWh"
 
 @dataclass(frozen=True, slots=True)
 class SiteTable:
-    """Declare the keys of [site]."""
+    """Hold the price of electricity, the carbon intensity and the PUE of the place where work runs."""
 
-    zone: str | None = declare_key(None, "Country whose carbon intensity is used: DE, DEU or Germany.")
+    zone: str | None = declare_key(None, "country whose carbon intensity is used: DE, DEU or Germany")
     year: int | None = declare_key(
-        None, "Year of the intensity; the newest one if missing.", least=FIRST_YEAR, most=LAST_YEAR
+        None, "year of the intensity; without it the newest one", least=FIRST_YEAR, most=LAST_YEAR
     )
-    covers: Coverage | None = declare_key(None, "Emissions that are counted: lifecycle or direct.")
-    intensity: float | None = declare_key(None, "Your own carbon intensity in g/kWh.", least=0.0, most=MOST_G_PER_KWH)
-    source: str | None = declare_key(None, "Source of your own intensity.")
-    price: str | None = declare_key(None, "Price of a kWh with its currency: 0.30 EUR.", advice=PRICE_ADVICE)
+    covers: Coverage | None = declare_key(None, "emissions that are counted: lifecycle or direct")
+    intensity: float | None = declare_key(
+        None, "your own carbon intensity in g/kWh; it needs source and year", least=0.0, most=MOST_G_PER_KWH
+    )
+    source: str | None = declare_key(None, "source of your own intensity")
+    price: str | None = declare_key(None, "price of a kWh with its currency: 0.30 EUR", advice=PRICE_ADVICE)
     pue: float | None = declare_key(
-        None, "Power of the building by that of its computers.", least=1.0, most=MOST_PUE, advice=PUE_ADVICE
+        None, "power of the building by that of its computers", least=1.0, most=MOST_PUE, advice=PUE_ADVICE
     )
 
 

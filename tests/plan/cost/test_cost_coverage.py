@@ -11,11 +11,10 @@ import pytest
 from tests.plan.measured_runs import GAIN, measured, node_run
 from tests.study.virtual_study import write
 
-from joulelab.plan.cost.energy import KWH, RunProfile, account_of
+from joulelab.plan.cost.job_energy import KWH, RunEnergy, account_energy
 from joulelab.plan.cost.work import Work, plan_work
 from joulelab.plan.measured_runs import read_measured_run
-from joulelab.plan.rates.rate import Label
-from joulelab.plan.rates.steps import Steps
+from joulelab.plan.rates.rate import Label, Steps
 from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def test_amounts_over_time_hold_the_truth(tmp_path: Path) -> None:
         starts = run.start_utc_s + np.concatenate(([-10.0], edges))
         rates = draw.uniform(50, 800, 8)
         rate = Steps(Label("average", "g/kWh", "drawn"), starts, rates, run.start_utc_s + SECONDS + 10)
-        found = account_of(RunProfile(run), rate)
+        found = account_energy(RunEnergy(run), rate)
         cuts = np.concatenate(([0.0], edges, [SECONDS]))
         energy = np.interp(cuts, np.arange(SECONDS + 1), np.concatenate(([0.0], np.cumsum(watts))))
         true = float(np.dot(np.diff(energy), rates)) / KWH

@@ -12,8 +12,14 @@ from tests.plan.measured_runs import measured, node_run
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 from joulelab.plan.cap_response import find_cap_response
-from joulelab.plan.cost.scaling import KEPT, Basis, beyond, gpus_of
-from joulelab.plan.cost.work import Work, plan_work
+from joulelab.plan.cost.work import (
+    LEAST_SPEED_KEPT,
+    Work,
+    WorkBasis,
+    continue_power_law,
+    count_gpus,
+    plan_work,
+)
 
 if TYPE_CHECKING:
     from joulelab.plan.measured_runs import MeasuredRun
@@ -43,13 +49,13 @@ def test_more_of_what_was_measured(tmp_path: Path) -> None:
     assert found.time.known
     assert 0.001 < found.time.u / 200.0 < 0.03
     assert found.notes == ()
-    parts = found.between([0.0, 50.0, 200.0])  # type: ignore[arg-type]
+    parts = found.split_energy([0.0, 50.0, 200.0])  # type: ignore[arg-type]
     assert [p.value for p in parts] == pytest.approx([found.whole.value / 4, 3 * found.whole.value / 4])
 
 
 def test_a_single_run_is_not_taken_as_exact(tmp_path: Path) -> None:
     found = plan_work(work(), runs_of(tmp_path, [20.0]))
-    assert any("single run" in note for note in found.notes)
+    assert [note.code for note in found.notes] == ["cost.single-run"]
     assert found.time.expanded == pytest.approx(0.05 * 200.0)
 
 
@@ -62,7 +68,7 @@ def test_hours_and_whole_runs_are_units(tmp_path: Path) -> None:
     assert by_node.whole.value == pytest.approx(10 * 3600 * 4000.0, rel=0.02)
     by_gpu = plan_work(work("gpu_hours", 20.0), runs)
     assert by_gpu.time.value == pytest.approx(5 * 3600.0)
-    assert gpus_of(runs[0]) == 4
+    assert count_gpus(runs[0]) == 4
     blind = runs_of(tmp_path / "blind", [20.0])
     with pytest.raises(ConfigError, match="does not tell its GPUs"):
         plan_work(work("gpu_hours", 20.0), blind)
@@ -70,9 +76,9 @@ def test_hours_and_whole_runs_are_units(tmp_path: Path) -> None:
 
 
 def test_work_that_no_run_reports_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"reports no tokens \(it tells samples, runs"):
+    with pytest.raises(ConfigError, match=r"reports no tokens \(it has samples, runs"):
         plan_work(work("tokens"), runs_of(tmp_path, [20.0]))
-    with pytest.raises(ConfigError, match="no run that tells"):
+    with pytest.raises(ConfigError, match="no run of this work"):
         plan_work(work(), [])
 
 
@@ -80,10 +86,10 @@ def test_one_node_count_gives_a_range_whose_one_end_is_ideal(tmp_path: Path) -> 
     runs = runs_of(tmp_path, [20.0, 20.1])
     one, four = plan_work(work(), runs), plan_work(work(nodes=4), runs)
     (step,) = four.steps
-    assert step.how == "assumed"
+    assert step.worth == "assumed"
     ideal = one.time.value / 4
     assert four.time.value - 2 * step.time.u * one.time.value <= ideal * 1.001
-    assert four.time.value == pytest.approx(ideal * (1 + KEPT**-2) / 2)
+    assert four.time.value == pytest.approx(ideal * (1 + LEAST_SPEED_KEPT**-2) / 2)
     assert four.whole.value > one.whole.value
     assert four.whole.value - (four.whole.expanded or 0) < one.whole.value
     assert four.nodes == 4
@@ -113,14 +119,14 @@ def test_node_counts_that_were_measured_are_used(tmp_path: Path) -> None:
     assert at_four.time.value == pytest.approx(125.5)
     between = plan_work(work(nodes=2), runs)
     (step,) = between.steps
-    assert (step.how, step.axis) == ("interpolated", "nodes")
+    assert (step.worth, step.axis) == ("interpolated", "nodes")
     ideal = 401.0 / 2
     assert ideal < between.time.value < ideal * 125.5 * 4 / 401.0
     further = plan_work(work(nodes=8), runs)
-    assert further.steps[0].how == "assumed"
+    assert further.steps[0].worth == "assumed"
     assert further.time.value < at_four.time.value
     assert further.time.u / further.time.value > between.time.u / between.time.value
-    with pytest.raises(ConfigError, match="runs at several nodes were named: 1, 4"):
+    with pytest.raises(ConfigError, match="several values of nodes: 1, 4"):
         plan_work(work(), runs)
 
 
@@ -132,16 +138,16 @@ def test_batches_are_interpolated_and_never_beyond(tmp_path: Path) -> None:
     assert plan_work(work(batch=256.0), runs).time.value == pytest.approx(200.5)
     middle = plan_work(work(batch=128.0), runs)
     (step,) = middle.steps
-    assert (step.how, step.said) == ("interpolated", "between runs at 64 and 256")
+    assert (step.worth, step.reason) == ("interpolated", "between runs at 64 and 256")
     assert 200.5 < middle.time.value < 401.0
     assert middle.time.expanded is not None
     assert middle.time.expanded > 0.2 * (401.0 - 200.5)
     for outside in (32.0, 512.0):
-        with pytest.raises(ConfigError, match="outside of what was measured"):
+        with pytest.raises(ConfigError, match="outside the measured range"):
             plan_work(work(batch=outside), runs)
-    with pytest.raises(ConfigError, match="several batch were named"):
+    with pytest.raises(ConfigError, match="several values of batch"):
         plan_work(work(), runs)
-    with pytest.raises(ConfigError, match="no run tells its batch"):
+    with pytest.raises(ConfigError, match="no run records its batch"):
         plan_work(work(batch=128.0), runs_of(tmp_path / "none", [20.0]))
 
 
@@ -156,16 +162,16 @@ def test_caps_by_what_was_measured_or_by_the_model(tmp_path: Path) -> None:
     assert plan_work(work(cap_w=400.0), swept).steps == ()
     between = plan_work(work(cap_w=500.0), swept)
     (step,) = between.steps
-    assert (step.axis, step.how) == ("cap", "interpolated")
+    assert (step.axis, step.worth) == ("cap", "interpolated")
     assert 200.5 < between.time.value < 240.5
     response = find_cap_response(swept)
     power = response.at(500.0).node_w.value / response.points[-1].node_w.value
     assert step.energy.value == pytest.approx(power * step.time.value)
-    with pytest.raises(ConfigError, match="nothing is known of a cap of 300 W"):
+    with pytest.raises(ConfigError, match="the effect of a cap of 300 W is not known"):
         plan_work(work(cap_w=300.0), swept)
     (modelled,) = plan_work(work(cap_w=500.0), swept[:2]).steps
-    assert modelled.how == "assumed"
-    assert "not measured" in modelled.said
+    assert modelled.worth == "assumed"
+    assert "not measured" in modelled.reason
 
 
 def test_steps_multiply(tmp_path: Path) -> None:
@@ -185,24 +191,24 @@ def test_steps_multiply(tmp_path: Path) -> None:
 def test_runs_that_are_not_alike_are_refused(tmp_path: Path) -> None:
     other = runs_of(tmp_path, [20.0], labels={"workload": "other"})
     with pytest.raises(ConfigError, match=r"the runs differ in workload: other, python train\.py"):
-        Basis.of([*runs_of(tmp_path, [20.0]), *other], "samples")
+        WorkBasis.from_runs([*runs_of(tmp_path, [20.0]), *other], "samples")
     cells = [
         run
         for gpus in ("1", "2")
         for run in runs_of(tmp_path, [20.0], labels={"study": "s", "workload": "t", "gpus": gpus})
     ]
     with pytest.raises(ConfigError, match="--only gpus=VALUE"):
-        Basis.of(cells, "samples")
+        WorkBasis.from_runs(cells, "samples")
     inside = runs_of(tmp_path, [20.0], scope="node.dc")
     with pytest.raises(ConfigError, match="the runs differ in side"):
-        Basis.of([*runs_of(tmp_path, [20.0]), *inside], "samples")
+        WorkBasis.from_runs([*runs_of(tmp_path, [20.0]), *inside], "samples")
 
 
 def test_rated_power_by_time_is_of_the_planned_time(tmp_path: Path) -> None:
     found = plan_work(work(nodes=2), runs_of(tmp_path, [20.0, 20.1]), rated_w=10_200.0)
     assert found.nameplate is not None
     assert found.nameplate.watts == 20_400.0
-    assert found.nameplate.energy_j == pytest.approx(20_400.0 * found.time.value)
+    assert found.nameplate.kwh == pytest.approx(20_400.0 * found.time.value / 3.6e6)
     assert found.nameplate.ratio is not None
     ratio = found.nameplate.ratio
     assert ratio.expanded is not None
@@ -212,7 +218,7 @@ def test_rated_power_by_time_is_of_the_planned_time(tmp_path: Path) -> None:
 
 def test_a_power_law_goes_on_with_all_of_its_change_unsure() -> None:
     points = [Quantity(1.0), Quantity(1.1), Quantity(1.21)]
-    found = beyond([1, 2, 4], points, 8, "scaling:x")
+    found = continue_power_law([1, 2, 4], points, 8, "scaling:x")
     assert found.value == pytest.approx(1.331)
     assert found.terms["scaling:x"] >= 0.121 / 3**0.5 - 1e-12
 

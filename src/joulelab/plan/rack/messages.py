@@ -5,8 +5,8 @@ _SWEEP = "Measure it: joulelab sweep --cap 400:700:100 -- COMMAND"
 
 _WARNINGS = {
     "rack.no-node": (
-        "The rack leaves {allowed_w:W} for a node that draws {node_w:W}.",
-        "Check the units, or give a larger supply or a smaller margin.",
+        "Check the units: the rack allows {allowed_w:W}, a node draws {node_w:W}.",
+        "If they are right, give a larger supply or a smaller margin.",
     ),
     "rack.simulated": (
         "The readings are simulated ({what}): they show the method, not your node.",
@@ -33,7 +33,7 @@ _NOTES = {
     ),
     "rack.percentiles-refused": (
         "Too few data for {names}: {blocks:independent block} of {block_s:s}, {needed} needed.",
-        "Measure {hours_needed} h[, in {runs_needed} runs, because runs differ], or plan by the maximum.",
+        "Measure for {needed_s:s}[, in {runs_needed} runs, because runs differ], or plan by the maximum.",
     ),
     "rack.nameplate-only": ("No node was measured; most draw less than their nameplate.", "Name runs, or give --max."),
     "rack.height-unknown": ("The rack's height is not checked.", "Give height_u of the node."),
@@ -43,7 +43,7 @@ _NOTES = {
     ),
     "rack.caps-unknown": ("Caps for more nodes are not computed: {why}", ""),
     "rack.other-work": (
-        "Work that was not measured may draw more than these {runs:run} of {hours} node-hours.",
+        "Work that was not measured may draw more ({runs:run}, {observed_s:s} in total).",
         "Measure your hottest job; a cap holds for any work.",
     ),
     "rack.runs-left-out": ("{runs:run} under caps count only for the cost of caps.", ""),
@@ -70,9 +70,9 @@ _NOTES = {
             "[; {value_w:W} between {low_w~high_w:W}, by {blocks:independent block} of {block_s:s}]"
             "[; above {allowed_w:W} in {share:%} of the time, at most {high:%}]."
         ),
-        "[{hours_needed} h would support it fully.]",
+        "[Measure for {needed_s:s} to support it fully.]",
     ),
-    "rack.why-readings": ("{readings:reading} in {hours} node-hours, every {raw_s:s}.", ""),
+    "rack.why-readings": ("{readings:reading} in {observed_s:s}, every {raw_s:s}.", ""),
     "rack.why-hidden": (
         "Readings of {from_s:s} may hide peaks[ of {factor} times the highest] ({source}).",
         "[{advice}]",
@@ -85,7 +85,10 @@ _NOTES = {
         "Caps bound the GPUs; the rest of a node is {source}, supplies are {efficiency} efficient.",
         "GPUs exceed a cap for moments until it acts.",
     ),
-    "rack.why-cost": ("The cost of caps is {source}, from {lowest_w~highest_w:W}.", "[{advice}]"),
+    "rack.why-cost": (
+        "The cost of caps is {source}, for {lowest_w~highest_w:W}[, against a cap of {against_w:W}].",
+        "[{advice}]",
+    ),
     "rack.why-mix": (
         (
             "{names}: {mean_w:W} on average, up to {maximum_w:W}, {upper_w:W} with errors, of {allowed_w:W}; "
@@ -98,8 +101,8 @@ _NOTES = {
     "rack.nameplate-unknown": ("The nameplate is unknown.", "Give --rated, or rated_w of the node."),
     "rack.maximum-unknown": ("No node was measured.", "Name runs, or give --max."),
     "rack.percentile-refused": (
-        "{p} needs {needed} independent blocks; there are {blocks} of {block_s:s} in {hours} h.",
-        "Measure {hours_needed} h[, in {runs_needed} runs, because runs differ].",
+        "{p} needs {needed} independent blocks; there are {blocks} of {block_s:s} in {observed_s:s}.",
+        "Measure for {needed_s:s}[, in {runs_needed} runs, because runs differ].",
     ),
     "rack.gpus-unknown": ("The GPUs of a node are unknown.", _CAPS),
     "rack.host-unknown": ("The power besides the GPUs is unknown.", "Give host_w of the node, or --rated."),

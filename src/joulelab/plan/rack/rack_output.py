@@ -12,7 +12,7 @@ from joulelab.core.quantity import Quantity
 from joulelab.plan.plan_output import SUBJECT, lay_out_answer
 from joulelab.plan.rack.cap_guarantee import EFFICIENCIES, CapGuarantee
 from joulelab.plan.rack.limits import allow_node_power, find_usable_power
-from joulelab.plan.rack.peaks import PercentileRefusal
+from joulelab.plan.rack.peaks import HOUR_S, PercentileRefusal
 from joulelab.plan.rack.rack_plan import describe_refusal
 from joulelab.report import format as fmt
 from joulelab.report.messages import word_note
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     from joulelab.plan.rack.cap_guarantee import CapOption, RunCap
     from joulelab.plan.rack.peaks import Exceedance
-    from joulelab.plan.rack.rack_plan import RackPlan, Recommendation, RuleRow
+    from joulelab.plan.rack.rack_plan import RackPlan, RuleRow
     from joulelab.report.terminal import TextBlock
 
 MOST_LINES, WIDTH = 25, 80  # of an answer without --why
-MOST_RULES, MOST_CAPS = 7, 2  # rows of the tables without --why
+# Rows of rules, rows of caps, and notes of an answer without --why: the first that fits is shown.
+BUDGETS = ((7, 2, 3), (7, 2, 2), (6, 2, 2), (6, 2, 1), (5, 1, 1), (4, 0, 1))
+MOST_UNCERTAIN = 0.5  # an upper end above this is no information
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 SOURCES = {"guarantee": "guarantee", "measured": "measured", "twin": "simulated", "model": "model"}
@@ -42,27 +44,25 @@ LIMITS = {
     "outlets": "the outlets",
 }
 DECIDERS = {
-    "meter": "a more accurate meter",
-    "peaks": "readings every 2 s",
-    "nodes": "the same work on three or more nodes",
+    "meter": "use a more accurate meter",
+    "peaks": "read the meter every 2 s",
+    "nodes": "measure the same work on three nodes",
 }
 
 
 def lay_out_rack(plan: RackPlan, *, is_explained: bool) -> list[TextBlock]:
     """Return the answer as blocks; with `is_explained` (--why) all rows, notes and reasons."""
-    sentences = list_sentences(plan)
-    tables = [] if _is_empty(plan) else [make_rule_table(plan, MOST_RULES if not is_explained else None)]
-    caps = make_cap_table(plan, MOST_CAPS if not is_explained else None)
-    tables += [] if caps is None else [caps]
-    notes = list_notes(plan)
-    rows = [(label, word_note(note, SUBJECT)) for label, note in list_reasons(plan)]
+    facts = [(label, word_note(note, SUBJECT)) for label, note in list_reasons(plan)]
     reasons = [
-        list_facts((("" if k and label == rows[k - 1][0] else label), text) for k, (label, text) in enumerate(rows))
+        list_facts(("" if k and label == facts[k - 1][0] else label, text) for k, (label, text) in enumerate(facts))
     ]
     blocks: list[TextBlock] = []
-    for count in (len(notes), 3, 2, 1, 0):
-        blocks = lay_out_answer(sentences, tables, notes[:count], is_explained=is_explained, reasons=reasons)
-        if is_explained or len(write_blocks(blocks, WIDTH).splitlines()) <= MOST_LINES:
+    for rules, caps, count in [(None, None, None)] if is_explained else BUDGETS:
+        tables = [] if _is_empty(plan) else [make_rule_table(plan, rules)]
+        tables += [table for table in (make_cap_table(plan, caps),) if table is not None and table.rows]
+        notes = list_notes(plan)[:count]
+        blocks = lay_out_answer(list_sentences(plan), tables, notes, is_explained=is_explained, reasons=reasons)
+        if len(write_blocks(blocks, WIDTH).splitlines()) <= MOST_LINES:
             break
     return blocks
 
@@ -113,23 +113,26 @@ def _word_next(plan: RackPlan) -> str:
     """Return what would change the recommendation."""
     best = plan.recommendation
     another = ORDINALS[best.nodes] if best.nodes < len(ORDINALS) else "further"
-    cap = _word_option(best)
+    cap = _word_option(plan)
     if best.by_reading is not None:
-        would = f"the reading of {format_power(best.row.node_w)} would allow {_word_count(best.by_reading)}"
-        return f"{would}, which {DECIDERS[best.decider]}{f', or {cap},' if cap else ''} can decide"
+        more = f"to plan for {_word_count(best.by_reading)}, as the reading of {format_power(best.row.node_w)} allows"
+        return f"{more}, {f'set {cap}, or ' if cap else ''}{DECIDERS[best.decider]}"
     if cap:
         return f"a {another} would need {cap}"
     return f"a {another} would exceed {LIMITS[best.binding]}"
 
 
-def _word_option(best: Recommendation) -> str:
-    option = best.option
+def _word_option(plan: RackPlan) -> str:
+    best, option = plan.recommendation, plan.recommendation.option
     if option is None:
         return ""
     cost = ""
     if option.slowdown is not None:
-        change = fmt.format_change(option.slowdown.value - 1, option.slowdown.expanded, is_forecast=True)
-        cost = f" ({'by a model ' if best.option_source == 'model' else ''}{change.lstrip('+')} slower)"
+        change = fmt.format_change(option.slowdown.value - 1, option.slowdown.expanded or 0.0, is_forecast=True)
+        about = "about " if option.slowdown.expanded is None else ""
+        than = "" if plan.cost.against_w is None else f" than at {plan.cost.against_w:g} W"
+        model = ", by a model" if best.option_source == "model" else ""
+        cost = f" ({about}{change.lstrip('+')} slower{than}{model})"
     return f"a cap of {option.cap_w:g} W on each GPU{cost}"
 
 
@@ -137,9 +140,10 @@ def _word_no_node(plan: RackPlan) -> str:
     best = plan.recommendation
     allowed_w = allow_node_power(plan.limits, 1)
     has = f"allows {format_power(allowed_w)}" if allowed_w else "has no room for one"
-    cap = _word_option(best)
+    cap = _word_option(plan)
     upper = " at its upper end" if best.is_upper else ""
-    draws = f"one draws {format_power(best.node_w)} by {best.row.rule}{upper}"
+    the = "the " if best.row.kind == "maximum" else ""
+    draws = f"one draws {format_power(best.node_w)} by {the}{best.row.rule}{upper}"
     text = f"No node fits: {draws}, and {LIMITS[best.binding]} {has}"
     return f"{text}; one would need {cap}." if cap else f"{text}."
 
@@ -147,11 +151,14 @@ def _word_no_node(plan: RackPlan) -> str:
 def _word_mix(plan: RackPlan) -> str:
     mix = plan.mix
     assert mix is not None
-    power = f"{format_power(mix.maximum_w)} at most, {format_power(mix.upper_w)} with errors"
-    verdict = "fits" if mix.fits else "fits as read, but not with errors" if mix.fits_as_read else "may be too much"
-    over = "" if mix.fits else f"; above it {_write_share(mix.exceed)} % of the time"
+    highest = f"up to {format_power(mix.maximum_w)} ({format_power(mix.upper_w)} with errors)"
+    power = f"{highest} of {format_power(mix.allowed_w)}"
+    verdict = (
+        "fits" if mix.fits else "fits by the readings, but not with errors" if mix.fits_as_read else "does not fit"
+    )
+    over = "" if mix.fits_as_read else f", above it in {_write_share(mix.exceed)} % of the time"
     names = fmt.shorten_end(", ".join(mix.names), 40)
-    return f"The mix ({names}) {verdict}: {power}, of {format_power(mix.allowed_w)}{over}."
+    return f"The mix ({names}) {verdict}: {power}{over}."
 
 
 def _word_run_cap(cap: RunCap) -> str:
@@ -186,6 +193,8 @@ def _write_share(over: Exceedance | None) -> str:
     """Return the share of time (%) above, or the most that it may be if it was never seen."""
     if over is None:
         return fmt.NOTHING
+    if not over.share and over.high > MOST_UNCERTAIN:
+        return "?"
     value = fmt.format_number(100 * (over.share or over.high), 2)
     return value if over.share else f"< {value}"
 
@@ -207,10 +216,10 @@ def make_rule_table(plan: RackPlan, most: int | None) -> Table:
             rows.append(_make_row("  its upper end", row.upper_w, row.sure, "", free, None))
     rows = rows[:most]
     if "percentile" in refused:
-        rows.append((", ".join(refused["percentile"]), "-", "too few data", "", "", ""))
-    above = "time above, %" if any(row.exceed for row in plan.rows) else ""
+        rows.append((", ".join(refused["percentile"]), "-", "-", "too few data", "", ""))
+    above = "over, % of time" if any(row.exceed for row in plan.rows) else ""
     heads = ("rule", "per node, kW", "nodes", "next limit", "free, %", above)
-    return make_table(heads, rows, left=(0, 3), title=plan.title)
+    return make_table(heads, rows, left=(0, 3), title="" if most else plan.title)
 
 
 def _make_row(
@@ -234,8 +243,7 @@ def make_cap_table(plan: RackPlan, most: int | None) -> Table | None:
                 cells = ("", "")
     if not any(row[3] not in ("none", "refused") for row in rows):
         return None
-    against = "" if plan.cost.against_w is None else f" to {plan.cost.against_w:g} W"
-    heads = ("for nodes", "each, kW", "cap by", "cap per GPU, W", f"time{against}, %", f"energy{against}, %")
+    heads = ("for nodes", "each, kW", "cap by", "cap per GPU, W", "time, %", "energy, %")
     return make_table(heads, rows[:most], left=(2,))
 
 
@@ -261,8 +269,9 @@ def list_notes(plan: RackPlan) -> list[Note]:
     refused = [r for r in plan.rows if r.kind == "percentile" and r.refusal is not None]
     twins = ", ".join(f"twin {twin}" for twin in plan.twins)
     is_assumed = plan.efficiency is not None and plan.kind.efficiency is None
+    if not best.nodes:
+        return [Note("rack.no-node", {"allowed_w": allowed_w, "node_w": best.node_w})]
     found = [
-        None if best.nodes else Note("rack.no-node", {"allowed_w": allowed_w, "node_w": best.node_w}),
         Note("rack.simulated", texts={"what": twins}) if twins else None,
         Note("rack.above-nameplate", {"node_w": max(maxima, default=0.0), "rated_w": rated_w})
         if max(maxima, default=0.0) > rated_w
@@ -278,9 +287,9 @@ def list_notes(plan: RackPlan) -> list[Note]:
         Note("rack.height-unknown") if plan.rack.height_u and not plan.kind.height_u else None,
         Note("rack.runs-unread", texts={"names": plan.unread}) if plan.unread else None,
         Note("rack.caps-unknown", texts={"why": word_note(plan.guarantee, SUBJECT)})
-        if isinstance(plan.guarantee, Note) and plan.cost.response is None and best.nodes
+        if isinstance(plan.guarantee, Note) and plan.cost.response is None
         else None,
-        Note("rack.other-work", {"runs": peak.runs, "hours": peak.hours}) if peak else None,
+        Note("rack.other-work", {"runs": peak.runs, "observed_s": peak.hours * HOUR_S}) if peak else None,
         Note("rack.runs-left-out", {"runs": plan.left_out}) if plan.left_out else None,
     ]
     return [note for note in found if note is not None]
@@ -325,7 +334,7 @@ def _explain_row(row: RuleRow) -> Note:
     if row.percentile is not None:
         one = row.percentile
         numbers |= {name: getattr(one, name) for name in ("value_w", "low_w", "high_w", "blocks", "block_s")}
-        numbers |= {} if one.is_supported else {"hours_needed": one.hours_needed}
+        numbers |= {} if one.is_supported else {"needed_s": one.hours_needed * HOUR_S}
     if row.exceed is not None:
         numbers |= {"allowed_w": row.allowed_w, "share": row.exceed.share, "high": row.exceed.high}
     return Note("rack.why-row", {name: value for name, value in numbers.items() if value is not None})
@@ -335,7 +344,7 @@ def _explain_errors(plan: RackPlan) -> list[tuple[str, Note]]:
     peak, hidden, spread = plan.peak, plan.hidden, plan.spread
     if peak is None or hidden is None or spread is None:
         return []
-    about = {"readings": peak.readings, "hours": peak.hours, "raw_s": peak.raw_s}
+    about = {"readings": peak.readings, "observed_s": peak.hours * HOUR_S, "raw_s": peak.raw_s}
     found = [Note("rack.why-readings", about)]
     for way in hidden.ways:
         texts = {"source": way.source} | ({} if way.high is None else {"factor": f"{way.high:.3f}"})
@@ -381,7 +390,9 @@ def _explain_caps(plan: RackPlan) -> list[Note]:
     if response is not None:
         texts = {"source": SOURCES[response.source]}
         texts |= {"advice": "Measure three caps before you trust it."} if response.source == "model" else {}
-        found.append(Note("rack.why-cost", {"lowest_w": response.caps_w[0], "highest_w": response.caps_w[-1]}, texts))
+        numbers = {"lowest_w": response.caps_w[0], "highest_w": response.caps_w[-1]}
+        numbers |= {} if plan.cost.against_w is None else {"against_w": plan.cost.against_w}
+        found.append(Note("rack.why-cost", numbers, texts))
     return found
 
 

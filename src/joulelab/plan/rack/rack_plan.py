@@ -27,6 +27,7 @@ from joulelab.plan.rack.cap_guarantee import (
 from joulelab.plan.rack.job_mix import fit_mix
 from joulelab.plan.rack.limits import EXACT, allow_node_power, find_limits, fit_nodes
 from joulelab.plan.rack.peaks import (
+    HOUR_S,
     PercentileRefusal,
     compute_exceedance,
     compute_percentile,
@@ -210,7 +211,7 @@ def _choose_job_runs(job: MixJob, measured: Sequence[MeasuredRun], kind: NodeKin
 
 def _find_efficiency(traces: Sequence[HostTrace], kind: NodeKind) -> float | None:
     """Return the efficiency by which power is taken to the wall, None if all was measured there. Raises ConfigError."""
-    parts = next((t for t in traces if t.side == "parts"), None)
+    parts = next((t for t in traces if not t.is_whole_node), None)
     if parts is not None:
         why = f"run {parts.run} measured only {', '.join(parts.scopes[:4])}"
         then = "measure the whole node: joulelab meters --add"
@@ -346,8 +347,9 @@ def _count_by_percentiles(basis: RuleBasis) -> list[RuleRow]:
 
 def describe_refusal(one: PercentileRefusal) -> Note:
     """Return the note of a refused percentile."""
-    numbers = {"blocks": one.blocks, "needed": one.needed, "block_s": one.block_s, "hours": one.hours}
-    numbers |= {"hours_needed": one.hours_needed} | ({"runs_needed": one.runs_needed} if one.runs_needed else {})
+    numbers = {"blocks": one.blocks, "needed": one.needed, "block_s": one.block_s}
+    numbers |= {"observed_s": one.hours * HOUR_S, "needed_s": one.hours_needed * HOUR_S}
+    numbers |= {"runs_needed": one.runs_needed} if one.runs_needed else {}
     return Note("rack.percentile-refused", numbers, {"p": f"p{100 * one.p:.10g}"})
 
 

@@ -332,3 +332,19 @@ def test_more_kinds_of_work_than_are_counted_are_named(runs: Path, monkeypatch: 
     assert result.work == {"samples": 3.0, f"kind{times[0]}": 2.0}
     (check,) = [c for c in result.checks if c.code == "too-many-kinds"]
     assert check.numbers["reports"] == 2.0
+
+
+def test_a_head_that_was_made_while_a_file_changed_is_not_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, name="before")
+    load_result(run)
+    (run / results_file.HEAD_FILE).unlink()
+
+    def make_late(result: Result) -> results_file.ResultHead:
+        (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"name": "renamed"}))
+        return make_head(result)
+
+    monkeypatch.setattr(results_file, "make_head", make_late)
+    assert load_head(run).name == "before"
+    assert read_head(run) is None

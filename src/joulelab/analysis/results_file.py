@@ -159,13 +159,14 @@ def load_head(run: Path) -> ResultHead:
     stored = read_head(run)
     if stored is not None:
         return stored
+    inputs = read_inputs(run)  # before the result is read: a file that changes from here on makes the head invalid
     result = read_result(run)
     if result is None:
         return write_result(run, *analyse_ended(run))
     head = make_head(result)
     with contextlib.suppress(OSError):
-        if is_own(run.stat()):
-            _write_stored(run, HEAD_FILE, _StoredHead(head=head), compute_fingerprint(run))
+        if inputs and is_own(run.stat()):
+            _write_stored(run, HEAD_FILE, _StoredHead(head=head), inputs)
     return head
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BMC = {"temperature_c": ("degC", 22.0), "fan1_speed_rpm": ("rpm", 8000.0)}
 TWIN = {"name": "bnl-h100", "rated_w": 10200.0}
 SUPPLY = ("--supply", "70kW")
+QUEUE = ("--nodes", "4", "--budget", "40kW")
 
 
 def make_damaged_run(runs: Path) -> Path:
@@ -34,6 +35,7 @@ MADE_RUNS: dict[str, Callable[[Path], Path]] = {
     "WALL": node_run,
     "DC": lambda runs: node_run(runs, scope="node.dc"),
     "GPU": lambda runs: node_run(runs, scope="gpu:0"),
+    "RACK": lambda runs: node_run(runs, scope="rack"),
     "FANS": lambda runs: node_run(runs, 6000.0, idle_w=6000.0, cooling=BMC),
     "TWIN": lambda runs: node_run(runs, twin=TWIN),
     "LABEL": lambda runs: node_run(runs, labels={"gpus": "2"}),
@@ -62,6 +64,9 @@ BAD_RUNS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "impossible power": (("rack", "NEGATIVE", *SUPPLY), "config.impossible-power", "falls to -50 W"),
     "AC and DC": (("rack", "WALL", "DC", *SUPPLY), "config", "DC"),
     "parts of a node": (("rack", "GPU", *SUPPLY), "config", "gpu:0"),
+    "a whole rack for a node": (("rack", "RACK", *SUPPLY), "config", "measured only rack"),
+    "parts of a node in a queue": (("queue", "GPU", *QUEUE), "config.no-whole-node", "measured only node1 gpu:0"),
+    "AC and DC in a queue": (("queue", "WALL", "DC", *QUEUE), "config.mixed-sides", "the same side"),
     "simulated and measured": (("rack", "WALL", "TWIN", *SUPPLY), "config.simulated", "simulated"),
     "simulated and measured, their cost": (("cost", "TWIN", "WALL", "--tariff", "0.3EUR"), "config.simulated", "twin"),
     "a label that no run has": (("rack", "LABEL", *SUPPLY, "--only", "gpus=8"), "config.no-such-label", "gpus is 2"),
@@ -99,7 +104,7 @@ BAD_COOLING: dict[str, tuple[tuple[str, ...], str, str]] = {
     "nothing to compare": (("--node", "bnl-h100", "--to", "rear-door"), "config", "nothing to compare"),
     "an efficiency of 10 %": (("--node", "bnl-h100", "--efficiency", "10%"), "config", "50 to 100 %"),
     "several runs": (("WALL", "DC", "--node", "bnl-h100"), "config.several-runs", "name one with a typical load"),
-    "parts of a node": (("GPU", "--node", "bnl-h100"), "config.no-whole-node", "measured only gpu:0"),
+    "parts of a node": (("GPU", "--node", "bnl-h100"), "config.no-whole-node", "measured only node1 gpu:0"),
     "no fan": (("WALL", "--inlet-now", "22"), "config", "no fan was measured"),
     "no inlet": (("WALL",), "config", "--inlet-now 22"),
     "a speed without a power": (("FANS",), "config", "--fan-max"),

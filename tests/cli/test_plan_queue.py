@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.plan.bad_inputs import check_refusal
-from tests.report.synthetic import make_run
+from tests.plan.measured_runs import node_run
 
 from joulelab.cli.group import run_commands
 from joulelab.plan.commands import COMMANDS
@@ -126,7 +126,7 @@ def test_an_swf_log_is_enough_with_the_power_of_a_node(call: Call, plan: Path) -
 @pytest.mark.system  # pure, and slow
 def test_runs_are_jobs_submitted_when_they_started(call: Call, runs: Path) -> None:
     for _ in range(2):
-        make_run(runs, name="made")
+        node_run(runs, 600.0, idle_w=50.0, name="made")
     folders = [str(folder) for folder in sorted(runs.iterdir())]
     words = ("--nodes", "2", "--budget", "2kW", "--idle", "50W", "--draws", "3", "--json")
     answer = json.loads(call("plan", "queue", *folders, *words).output)

@@ -91,6 +91,11 @@ class HostTrace:
         return float(np.nanmax(self.high_w))
 
     @property
+    def is_whole_node(self) -> bool:
+        """Return whether it is the power of the whole host, neither of parts nor of a rack."""
+        return self.side != "parts" and "rack" not in self.scopes
+
+    @property
     def average_w(self) -> float:
         """Return the mean over what was read, in W."""
         return float(np.nanmean(self.mean_w))
@@ -334,12 +339,21 @@ def require_whole_nodes(measured: Sequence[MeasuredRun], what: str, next: str = 
     """
     require_power_over_time(measured, what, next)
     require_one_origin(measured)
-    draws = [draw for one in measured for draw in one.draws]
-    for draw in draws:
-        if draw.side == "parts" or "rack" in draw.scopes:
-            why = f"run {draw.run} measured only {', '.join(draw.scopes[:4])}"
-            raise ConfigError(f"{what} is not known", where=draw.host, why=why, next=next, code="config.no-whole-node")
-    if len({draw.side for draw in draws}) > 1:
+    require_one_side(measured, what, next)
+
+
+def require_one_side(measured: Sequence[MeasuredRun], what: str, next: str = MEASURE) -> None:
+    """Refuse runs of parts of nodes or of racks, and runs on both sides of the supplies. Raises ConfigError."""
+    sides = set()
+    for one in measured:
+        scopes = [f"{draw.host} {scope}" for draw in one.draws if not draw.is_whole_node for scope in draw.scopes]
+        accounted = "" if one.resolved else find_accounted_side(one)
+        if scopes or accounted == "parts":
+            covers = ", ".join(scopes[:4]) or (one.accounted.covers if one.accounted is not None else "")
+            why = f"run {one.result.run} measured only {covers or 'parts of its nodes'}"
+            raise ConfigError(f"{what} is not known", why=why, next=next, code="config.no-whole-node")
+        sides |= {draw.side for draw in one.draws} | ({accounted} & {"ac", "dc"})
+    if len(sides) > 1:
         raise ConfigError(
             f"{what} is not known",
             why="some nodes were measured at the wall (AC), others behind their power supplies (DC)",

@@ -235,7 +235,7 @@ def test_the_data_states_the_source_of_each_figure() -> None:
         ({"fan_w": 480.0}, {"inlet_c": 22.0, "kinds": ("air",)}, "nothing to compare"),
         ({"fan_w": 480.0}, {"inlet_c": 22.0, "kind": "immersion"}, "immersed node has no fans"),
         ({"fan_w": 0.0}, {"inlet_c": 22.0}, "draw no power"),
-        ({"fan_w": 480.0, "scope": "gpu:0"}, {"inlet_c": 22.0}, "measured only gpu:0"),
+        ({"fan_w": 480.0, "scope": "gpu:0"}, {"inlet_c": 22.0}, "measured only node1 gpu:0"),
     ],
 )
 def test_a_run_that_does_not_give_the_answer_is_refused(

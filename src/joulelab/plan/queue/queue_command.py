@@ -88,6 +88,7 @@ def command(
 
     from joulelab.cli.output import print_blocks, show_progress
     from joulelab.core.errors import ConfigError
+    from joulelab.plan.measured_runs import require_one_side
     from joulelab.plan.plan_file import read_plan_file
     from joulelab.plan.queue.jobs import make_run_stream, read_job_file
     from joulelab.plan.queue.policy_comparison import compare_policies
@@ -117,6 +118,8 @@ def command(
     named = {
         name: read_named_runs(plan_file.near(caps.runs), folders) for name, caps in table.workloads.items() if caps.runs
     }
+    advice = "name runs with a meter of the whole node (joulelab meters), or give --jobs FILE with the power of jobs"
+    require_one_side([*measured, *(one for listed in named.values() for one in listed)], "the power of a job", advice)
     path = jobs or (plan_file.folder / table.jobs if table.jobs else None)
     if path is not None:
         if table.repeat is not None:

@@ -113,7 +113,7 @@ def test_terminal_json_python_csv_page_and_dashboard_have_the_same_numbers(
         assert plain["site"]["source"] == make_site().source
     cells = str(_made_row(quick_entry(place), None, True))
     assert f">{cost}<" in cells
-    assert f">{co2e}<" in cells
+    assert f">{co2e} CO2e<" in cells
 
     page = Reader(write_offline_page(open_run_report(path).make_page()))
     text = " ".join(" ".join(texts) for texts in page.by_class.values())

@@ -159,13 +159,13 @@ def _energy(entry: Entry) -> str:
 def _list_footprint_cells(entry: Entry) -> list[Html]:
     """Return cost and CO2e; the source of the carbon intensity is shown when somebody points at it."""
     footprint = None if entry.status == "broken" else entry.footprint
-    texts, source = [fmt.NOTHING, fmt.NOTHING], None
+    texts, source = ["", ""], None
     if footprint is not None and footprint.site is not None and footprint.kwh.is_resolved:
         mark = "~" if entry.estimate else ""
         if footprint.cost is not None:
             texts[0] = mark + format_cost(footprint.cost, footprint.site.currency)
         if footprint.co2e_kg is not None:
-            texts[1], source = mark + format_co2e(footprint.co2e_kg), word_source(footprint.site)
+            texts[1], source = f"{mark}{format_co2e(footprint.co2e_kg)} CO2e", word_source(footprint.site)
     return [tag("td", texts[0], class_="number"), tag("td", texts[1], class_="number", title=source)]
 
 

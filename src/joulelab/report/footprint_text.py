@@ -73,20 +73,23 @@ def word_source(site: Site) -> str:
 
 
 def list_source_facts(result: Result) -> list[tuple[str, str]]:
-    """Return the energy in kWh with its coverage, and the source of the carbon intensity; none without a site."""
+    """Return cost and CO2e with their intervals, the energy they are from, and the source of the carbon intensity.
+
+    There are none without a site.
+    """
     footprint = result.footprint
     if footprint is None or footprint.site is None or footprint.site.is_empty or not footprint.kwh.is_resolved:
         return []
-    kwh, parts = footprint.kwh, word_parts(result)
-    text = fmt.format_number(kwh.value) if kwh.expanded is None else fmt.format_interval(kwh.value, kwh.expanded)
-    facts = [("billed", f"{text} kWh{f', {parts}' if parts else ''}{word_overhead(footprint.site)}")]
-    source = word_source(footprint.site)
-    return facts + ([("carbon intensity", source)] if source else [])
-
-
-def word_overhead(site: Site) -> str:
-    """Return ` x PUE 1.2`, empty without a PUE."""
-    return f" x PUE {site.pue:g}" if site.pue != 1 else ""
+    site, kwh, parts = footprint.site, footprint.kwh, word_parts(result)
+    energy = fmt.format_number(kwh.value) if kwh.expanded is None else fmt.format_interval(kwh.value, kwh.expanded)
+    basis = f"{energy} kWh{f' of {parts}' if parts else ''}{f', times PUE {site.pue:g}' if site.pue != 1 else ''}"
+    facts = []
+    if footprint.cost is not None:
+        cost = format_cost(footprint.cost, site.currency, has_interval=True)
+        facts.append(("cost", f"{cost}: {basis}, {site.price:g} {site.currency}/kWh"))
+    if footprint.co2e_kg is not None:
+        facts.append(("CO2e", f"{format_co2e(footprint.co2e_kg, has_interval=True)}: {basis}, {word_source(site)}"))
+    return facts
 
 
 def word_parts(result: Result) -> str:

@@ -182,10 +182,10 @@ def _list_footprint_cards(result: Result) -> list[tuple[str, str, str]]:
     site, cards = footprint.site, []
     pue = f", PUE {site.pue:g}" if site.pue != 1 else ""
     if footprint.cost is not None:
-        cost = footprint_text.format_cost(footprint.cost, site.currency, has_interval=True)
+        cost = footprint_text.format_cost(footprint.cost, site.currency)
         cards.append(("cost", cost, f"{site.price:g} {site.currency}/kWh{pue}"))
     if footprint.co2e_kg is not None:
-        mass = footprint_text.format_co2e(footprint.co2e_kg, has_interval=True)
+        mass = footprint_text.format_co2e(footprint.co2e_kg)
         cards.append(("CO2e", mass, footprint_text.word_site(site)))
     return cards
 

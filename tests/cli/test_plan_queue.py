@@ -166,7 +166,7 @@ def test_a_picture_is_drawn_and_no_other_file_is_overwritten(
         (["--jobs", "none.csv", *SITE], "config", "none.csv: cannot read the file of jobs"),
         (["--jobs", "bare.csv", *SITE, "--count", "highest"], "config", "the highest power of job a is not known"),
         (["--jobs", "log.swf", *SITE], "config", "log.swf:2: the power of job 1 is not known"),
-        (["somerun", "--jobs", "jobs.csv", *SITE], "config", "runs and a file of jobs are both given"),
+        (["somerun", "--jobs", "jobs.csv", *SITE], "not-a-run", "no run 'somerun'"),
         (["--plan", "none.toml"], "config", "no such plan file"),
         (["--plan", "rack.toml"], "config", "has no [queue]"),
         (["--jobs", "jobs.csv", "--nodes", "4", "--budget", "24", "--idle", "2kW"], "usage", "has no unit"),

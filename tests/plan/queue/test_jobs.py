@@ -15,6 +15,7 @@ from joulelab.analysis.result import CapResult
 from joulelab.core.errors import ConfigError
 from joulelab.plan.measured_runs import read_measured_run
 from joulelab.plan.queue.jobs import JobStream, make_run_stream, read_job_file
+from joulelab.plan.queue.site import QueueTable, find_responses
 from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
@@ -190,6 +191,8 @@ def test_runs_are_jobs_except_those_under_a_cap(tmp_path: Path) -> None:
     assert free.result.energy is not None
     assert job.node_w.value * job.duration_s == pytest.approx(free.result.energy.value, rel=1e-6)
     assert [note.code for note in stream.notes] == ["queue.capped-runs", "queue.not-wall"]
+    responses, notes = find_responses(QueueTable(), stream, [capped, free], {})
+    assert (responses[job.workload].caps_w, notes) == ((300.0, 700.0), [])
     made = make_run_stream([free], 3, 60.0).jobs
     assert [each.submit_s - made[0].submit_s for each in made] == [0.0, 60.0, 120.0]
     assert len({each.id for each in made}) == 3

@@ -19,11 +19,10 @@ EXACT_CAP = (CapStep(400.0, Quantity(1.08), Quantity(0.7), 0.7), NO_CAP)
 LARGE = QueueJob("large", 0.0, 8, 100.0, Quantity(5_500.0), 6_000.0, "made", None, "jobs.csv:7")
 
 
-def make_stream(**changed: Quantity) -> JobStream:
+def make_stream(node_w: Quantity | None = None) -> JobStream:
     made = make_busy_stream(30, 3)
-    return replace(
-        made, jobs=tuple(replace(j, submit_s=j.submit_s / 3, nodes=min(j.nodes, 2), **changed) for j in made.jobs)
-    )
+    jobs = [replace(j, submit_s=j.submit_s / 3, nodes=min(j.nodes, 2), node_w=node_w or j.node_w) for j in made.jobs]
+    return replace(made, jobs=tuple(jobs))
 
 
 def find_outcome(comparison: Comparison, policy: Policy) -> Outcome:

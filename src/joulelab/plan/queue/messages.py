@@ -1,7 +1,11 @@
 """The messages of `joulelab plan queue`: from code to (status, text, next step)."""
 
 MESSAGES: dict[str, tuple[str, str, str]] = {
-    "queue.simulated": ("warning", "Powers are simulated, not measured: {twins}.", ""),
+    "queue.simulated": (
+        "warning",
+        "Powers are simulated, not measured: {twins}.",
+        "Measure a run on a real node: joulelab run -- COMMAND",
+    ),
     "queue.modelled-caps": (
         "note",
         "The effect of caps on {workloads} is modelled by other GPUs, not measured.",

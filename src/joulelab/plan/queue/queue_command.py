@@ -81,8 +81,9 @@ def command(
 ) -> None:
     """Simulate a queue of jobs under a power budget, with caps per job.
 
-    Jobs come from a file, or are the named runs, submitted when they started. Runs of a workload at several caps show
-    the effect of caps. Compares first come, first served, backfill, and backfill with caps; recommends one.
+    Jobs come from a file, or are the named runs, submitted when they started. Runs at several caps show the effect of
+    caps, also on the jobs of a file. Compares first come, first served, backfill, and backfill with caps;
+    recommends one.
     """
     from dataclasses import replace
 
@@ -106,8 +107,6 @@ def command(
     kind = check_picture(picture, force=force)
     plan_file = read_plan_file(plan, need="queue")
     table = plan_file.queue or QueueTable()
-    if words and (jobs or table.jobs):
-        raise ConfigError("runs and a file of jobs are both given", next="give one of them")
     if gpus is not None or gpu_w is not None:
         table = replace(table, workloads={**table.workloads, EVERY_WORKLOAD: WorkloadCaps(gpus=gpus, gpu_w=gpu_w)})
     table = replace(table, **{key: given[key] for key in KEYS if given[key] is not None})

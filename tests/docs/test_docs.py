@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -67,11 +68,11 @@ def test_the_readme_soon_says_that_no_hardware_was_tried() -> None:
     assert "(docs/not-tried-on-hardware.md)" in first
 
 
-def test_the_readme_names_commands_that_exist() -> None:
-    listed = set(re.findall(r"^\| `joulelab (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
-    known = run_command("joulelab --help")
-    assert {"run", "meters", "doctor", "ls", "export", "mark", "twin"} <= listed
-    assert all(re.search(rf"^  {name}\b", known, re.MULTILINE) for name in listed)
+def test_the_readme_and_the_quick_starts_name_commands_that_exist() -> None:
+    for page in [ROOT / "README.md", ROOT / "docs" / "index.md", *(ROOT / "docs" / "quick-start").glob("*.md")]:
+        named = set(re.findall(r"(?:`|^|-- )joulelab ([a-z]\w+)", page.read_text(), re.MULTILINE))
+        assert named, page.name
+        assert named <= set(commands.list_commands(click.Context(commands))), page.name
 
 
 @pytest.mark.system

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tests.analysis.test_real_import import ONE_NODE, imported, needs_nodes, node_log, rows
 from tests.plan.measured_runs import measured
-from tests.plan.when.problems import HOUR_S, daily, slots
+from tests.plan.when.problems import HOUR_S, make_daily_rate, make_slots
 
-from joulelab.plan.when.baselines import Terms, best_of, gain, idling, ways_of
-from joulelab.plan.when.job import IDLE_SHARE, Wanted, job_of
+from joulelab.plan.when.when_job import IDLE_SHARE, JobFigures, make_job
+from joulelab.plan.when.when_ways import PlanTerms, choose_way, compute_saving, list_ways
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,18 +42,10 @@ def test_an_idle_node_draws_31_percent_of_one_that_trains() -> None:
 @needs_nodes
 def test_pauses_pay_only_if_the_node_is_off(tmp_path: Path) -> None:
     made, _ = imported(tmp_path / "runs", node_log(ONE_NODE[0]))
-    run = measured(made.run)
-    job = job_of([run], Wanted(duration_s=40 * HOUR_S, idle_w=idle_w(), rated_w=10_200.0))
-    at = slots(daily(7), 168.0)
-    by = {way.name: way for way in ways_of(job, at)}
-    now, off, idle = by["now"], by["pauses-off"], by["pauses-idle"]
-    saved = gain(off, now)
-    assert saved is not None
-    assert saved.value == pytest.approx(0.425, abs=0.01)  # of this made-up series, whatever the node draws
-    assert (
-        off.cost.value + idling(off, job, at, Terms()) > 1.05 * now.cost.value
-    )  # the same pauses, idle: dearer than now
-    assert not idle.paused_s.any()
-    assert best_of(tuple(by.values()), job).name == "start"
-    assert now.rated is not None
-    assert 1.4 < now.rated / now.cost.value < 1.5  # by the nameplate of 10.2 kW
+    job = make_job([measured(made.run)], JobFigures(duration_s=40 * HOUR_S, idle_w=idle_w()))
+    ways = {way.name: way for way in list_ways(job, make_slots(make_daily_rate(7), 168.0), PlanTerms())}
+    saving = compute_saving(ways["pauses-off"], ways["now"])
+    assert saving is not None
+    assert saving.value == pytest.approx(0.425, abs=0.01)  # of this made-up series, whatever the node draws
+    assert not ways["pauses"].pauses
+    assert choose_way(tuple(ways.values()), job).name == "start"

@@ -294,7 +294,7 @@ class _Program:
         if solver.getModelStatus() == highspy.HighsModelStatus.kOptimal:
             values = np.array(solver.getSolution().col_value)
         missing = max(info.objective_function_value - info.mip_dual_bound, 0.0)
-        left = missing / max(abs(info.objective_function_value), 1e-9) if missing > 1e-9 else 0.0
+        left = missing / max(abs(info.objective_function_value), 0.01)  # 1: the dearest slot at full power
         return values, float(left), float(solver.getSolution().row_dual[row])
 
     def _build(self, highspy: Any, whole: Any) -> Any:

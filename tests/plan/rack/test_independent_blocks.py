@@ -10,16 +10,16 @@ from tests.plan.rack.draws import draw, wandering
 
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rack.independent_blocks import (
+    BURST_FACTOR,
     LEAST_BLOCK_S,
     MOST_LAGS,
-    BURST_FACTOR,
     ReadingPool,
-    find_burst_time,
-    find_correlation_time,
-    pool_readings,
-    find_seen_share,
     bound_share,
     check_side,
+    find_burst_time,
+    find_correlation_time,
+    find_seen_share,
+    pool_readings,
 )
 
 

@@ -74,7 +74,7 @@ def test_a_file_becomes_a_run_with_the_same_table(call: Call, log: Path) -> None
     words = ("--time", "t=unix", "--map", "w=node.ac:W", "gain=0.01", "--name", "elsewhere", "-l", "rack=7")
     done = call("import", "csv", log, *words)
     assert "imported" in done.stdout
-    assert "node.ac" in done.stdout
+    assert "the whole node at the wall" in done.stdout
     shown = call("show", "elsewhere").stdout
     assert done.stdout.splitlines()[:12] == shown.splitlines()[:12]
     found = json.loads(call("show", "elsewhere", "--json").stdout)

@@ -97,7 +97,7 @@ def test_show_works_in_every_state(call: Call, runs: Path, state: str) -> None:
 def test_show_reads_a_run_by_its_path(call: Call, runs: Path, tmp_path: Path) -> None:
     run = make_run(runs)
     moved = run.rename(tmp_path / "elsewhere")
-    assert run.name in call("show", moved).output
+    assert f"\nrun        {moved}" in call("show", moved).output
     assert r"\toprule" in call("show", moved, "--format", "latex").stdout
 
 

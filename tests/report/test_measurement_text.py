@@ -15,7 +15,7 @@ from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
 from joulelab.report import format as fmt
 from joulelab.report.run_rows import MOST_PHASES
-from joulelab.report.run_tables import describe_measurement
+from joulelab.report.run_summary import describe_measurement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,24 +26,25 @@ def test_a_measurement_tells_phases_data_quality_and_work(tmp_path: Path) -> Non
     facts = told(data="x" * 99, quality="accuracy", accuracy=0.9)
     run = make_run(tmp_path, marks=[*stepped(2, 20), facts])
     text = describe_measurement("training", 10.0, run, load_result(run))
-    assert re.match(r"training: 10\.00 s, 6\.8\d ± [\d.]+ kJ \(1\.91 Wh\), run ", text)
+    assert re.match(
+        r"joulelab   training · 10\.00 s · run .*\nenergy     6\.8\d ± [\d.]+ kJ \(± \d+ %\), 68\d W ", text
+    )
     assert re.search(r"\ntrain +10\.00 s +6\.8\d ± [\d.]+ +68\d .*\n  epoch 1 .*\n    step 1-20 ", text)
     assert re.search(r"\ndata +x+…x+\nquality +accuracy 0\.9000\n", text)
-    assert re.search(r"\nwork +128 samples, .* 53\.\d ± [\d.]+ J/sample", text)
-    assert re.search(r"\nwork +40\.00 TFLOP, .* pJ/FLOP", text)
+    assert re.search(r"\nwork +128 samples: 53\.\d ± [\d.]+ J/sample, 12\.8\d samples/s", text)
     many = make_run(tmp_path, marks=stepped(12, 2))
     lines = describe_measurement("t", 10.0, many, load_result(many)).splitlines()
     assert 1 <= len([line for line in lines if "epoch" in line]) < MOST_PHASES
     silent = make_run(tmp_path, gpus=0, cpus=0, marks=[*stepped(2, 20), facts])
     assert "no power meter" in describe_measurement("t", 10.0, silent, load_result(silent))
-    assert "\nwork     128 samples" in describe_measurement("t", 10.0, silent, load_result(silent))
-    assert describe_measurement("t", 10.0, None, None) == "t: 10.00 s, not recorded"
+    assert "\nwork       128 samples" in describe_measurement("t", 10.0, silent, load_result(silent))
+    assert describe_measurement("t", 10.0, None, None) == "t · 10.00 s · not recorded"
 
 
 def test_the_bound_of_a_sensor_is_one_note_below_the_figures(tmp_path: Path) -> None:
     run = make_run(tmp_path, gpus=1, cpus=0, seen=0.25)
     lines = describe_measurement("training", 10.0, run, load_result(run)).splitlines()
-    assert re.search(r"^gpu:0 +2\.9\d+ ± 0\.1\d+ ", lines[3])
+    assert any(re.search(r"^gpu:0 +2\.9\d+ ± 0\.1\d+ ", line) for line in lines)
     flat = re.sub(r"\s+", " ", "\n".join(lines))
     assert "the sensors measure 25 % of the time; if the load repeats at exactly the rate at which the sensors" in flat
     assert flat.endswith("-> call joulelab.step() in the training loop, or add a wall meter: joulelab meters")
@@ -54,11 +55,11 @@ def test_an_energy_that_is_smaller_than_its_interval_is_in_words(tmp_path: Path)
     result = load_result(run)
     groups = tuple(replace(g, energy=replace(g.energy, value=1000.0, terms={"edge:m": 1000.0})) for g in result.groups)
     text = describe_measurement("t", 10.0, run, replace(result, groups=groups))
-    assert text.startswith(f"t: 10.00 s, {fmt.TOO_SHORT}, run ")
+    assert f"\nenergy     {fmt.TOO_SHORT}\n" in text
 
 
 def test_a_name_sends_no_control_characters_to_the_terminal() -> None:
-    assert describe_measurement("a\x1b[31mb", 1.0, None, None) == "a\\x1b[31mb: 1.000 s, not recorded"
+    assert describe_measurement("a\x1b[31mb", 1.0, None, None) == "a\\x1b[31mb · 1.000 s · not recorded"
     assert "\x1b" not in repr(measure("a\x1b[31mb"))
 
 

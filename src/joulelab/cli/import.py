@@ -304,7 +304,7 @@ def _print_imported(imported: ImportedRun, *, as_json: bool) -> None:
         extra = {"folder": str(imported.run), "problems": list(imported.problems), "remarks": list(imported.remarks)}
         print_json(describe_result(result) | extra)
         return
-    from joulelab.report.run_tables import lay_out_run
+    from joulelab.report.run_summary import lay_out_summary
 
     named = name_run(imported.run)
     if result.energy is None:  # the notes of a run would be about meters of this machine
@@ -313,4 +313,4 @@ def _print_imported(imported: ImportedRun, *, as_json: bool) -> None:
             click.echo(f"  {text}")
         click.echo(f"-> joulelab show {named}")
     else:
-        print_blocks(lay_out_run(result, imported.run, width=measure_terminal(), handle=named))
+        print_blocks(lay_out_summary(result, imported.run, width=measure_terminal(), handle=named))

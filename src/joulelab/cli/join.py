@@ -36,7 +36,7 @@ def command(
     """
     from joulelab.analysis.results_file import load_result
     from joulelab.report.result_json import describe_result
-    from joulelab.report.run_tables import lay_out_run
+    from joulelab.report.run_summary import lay_out_summary
     from joulelab.run.node_runs import join_runs
     from joulelab.store.run_folder import find_run
 
@@ -46,4 +46,4 @@ def command(
     if as_json:
         print_json(describe_result(result) | {"folder": str(run)})
     else:
-        print_blocks(lay_out_run(result, run, width=measure_terminal(), handle=name_run(run)))
+        print_blocks(lay_out_summary(result, run, width=measure_terminal(), handle=name_run(run)))

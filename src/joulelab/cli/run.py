@@ -230,9 +230,9 @@ def _print_tables(outcome: RunOutcome) -> None:
             folder = shorten_path(outcome.run)
             _warn(f"the run is recorded in {folder}; joulelab show {name_run(folder)}")
         return
-    from joulelab.report.run_tables import lay_out_run
+    from joulelab.report.run_summary import lay_out_summary
 
     folder = shorten_path(outcome.run)
     width, named = measure_terminal(), name_run(folder)
-    blocks = lay_out_run(outcome.result, folder, width=width, problems=outcome.problems, handle=named)
+    blocks = lay_out_summary(outcome.result, folder, width=width, problems=outcome.problems, handle=named)
     print_blocks(blocks, file=sys.stderr)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("run", default="last")
+@click.option("--all", "everything", is_flag=True, help="Show every device, all notes, meters and phases.")
 @click.option("--phases", is_flag=True, help="Show all phases, with the energy of each kind of device.")
 @click.option("--budget", is_flag=True, help="Show what each uncertainty is made of.")
 @click.option(
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 @add_format_option()
 @json_option
 @runs_option
-def command(run: str, phases: bool, budget: bool, scopes: str, form: str, as_json: bool, runs: Path) -> None:
+def command(
+    run: str, everything: bool, phases: bool, budget: bool, scopes: str, form: str, as_json: bool, runs: Path
+) -> None:
     """Show the energy of a run, finished or still running.
 
     RUN is an id or its beginning, a name, a path, or `last`.
@@ -54,4 +57,9 @@ def command(run: str, phases: bool, budget: bool, scopes: str, form: str, as_jso
     if form != "text":
         click.echo(write_run_document(result, form, **wanted), nl=False)
         return
-    print_blocks(lay_out_run(result, path, width=measure_terminal(), handle=name_run(path), **wanted))
+    if everything or any(wanted.values()):
+        print_blocks(lay_out_run(result, path, width=measure_terminal(), handle=name_run(path), **wanted))
+        return
+    from joulelab.report.run_summary import lay_out_summary
+
+    print_blocks(lay_out_summary(result, path, width=measure_terminal(), handle=name_run(path)))

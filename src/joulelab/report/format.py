@@ -162,6 +162,12 @@ def format_watt_hours(joules: float) -> str:
     return format_rough(joules / J_PER_WH, "Wh")
 
 
+def format_relative(q: Quantity) -> str:
+    """Return the interval of a quantity in percent of its value: `± 6 %`, `± 0.4 %`; at least one digit."""
+    share = 100 * (q.expanded or 0.0) / abs(q.value)
+    return f"± {share:.0f} %" if share >= 0.95 else f"± {format_number(share, 1)} %"
+
+
 def is_wide(value: float, expanded: float | None) -> bool:
     """Return whether an interval is wider than 20 % of its value."""
     return expanded is not None and expanded > WIDE * abs(value)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.marked_phases import DATA_FACT, QUALITY_FACT, find_work_phase, list_figure_kinds, read_quality
 from joulelab.analysis.result import is_efficiency_resolved
 from joulelab.core.scope import find_family, rank_scope
-from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.footprint_text import list_footprint_facts
@@ -43,7 +42,6 @@ from joulelab.report.terminal import (
     TextBlock,
     TextLine,
     list_facts,
-    write_blocks,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +81,6 @@ BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come afte
 RATED_ADVICE = "set rated_w = WATTS below [node] of joulelab.toml"
 MOST_SCOPES = 4  # whose rated power is unknown
 J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in kWh too
-MEASUREMENT_WIDTH = 80
 INTERVAL_NOTE = "Intervals are expanded uncertainties (k = 2)"
 TOO_FEW = "too few readings for an interval"
 NO_POWER_METER = "no power meter (`joulelab meters` lists what is missing)"
@@ -686,25 +683,3 @@ def explain_no_energy(result: Result) -> str:
     """Return why nothing was measured: meters that gave no readings with their reasons, or that there is no meter."""
     unread = [word_check(check).text for check in result.checks if check.name == "not read"]
     return f"no energy: {'; '.join(unread)}" if unread else NO_POWER_METER
-
-
-def describe_measurement(title: str, duration_s: float, run: Path | None, result: Result | None) -> str:
-    """Return a measurement as text: energies, phases, data, quality, and the energy of each unit of work."""
-    head = f"{escape_unprintable(title)}: {fmt.format_duration(duration_s)}"
-    if run is None or result is None:
-        return f"{head}, not recorded"
-    blocks: list[TextBlock] = [make_energy_table(list_energy_rows(result))] if result.scopes else []
-    if result.energy is not None:
-        head += f", {_format_energy(result)}"
-    elif not result.scopes:
-        head += f", {explain_no_energy(result)}"
-    if result.twin:
-        head += f", {fmt.name_twins([result.twin])}"
-    if result.phases:
-        blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result))]
-    facts = avoid_breaks(list_footprint_facts(result) + list_workload_facts(result) + list_work_facts(result))
-    if (check := result.bound_check) is not None:
-        bound = word_check(check)
-        facts.append(("note", f"{bound.text}\n-> {bound.next}"))
-    text = write_blocks([*blocks, *([BLANK_LINE] if facts and blocks else []), list_facts(facts)], MEASUREMENT_WIDTH)
-    return f"{head}, run {run.name}\n{text}".rstrip("\n")

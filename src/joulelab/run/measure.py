@@ -177,7 +177,7 @@ class Measurement:
         if not self._end_ns:
             return f"<{title}: {f'measuring for {self.duration_s:.1f} s' if self._start_ns else 'not begun'}>"
         try:
-            from joulelab.report.run_tables import describe_measurement
+            from joulelab.report.run_summary import describe_measurement
 
             return describe_measurement(title, self.duration_s, self.run, self.result)
         except Exception as error:  # noqa: BLE001 - printing must not end a program

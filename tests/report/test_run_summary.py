@@ -1,0 +1,115 @@
+"""The first lines about a run: the answer, one table, three notes, the next commands."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.report.synthetic import UNKNOWN, epochs, make_run
+
+from joulelab.analysis.result import Check
+from joulelab.analysis.results_file import load_result
+from joulelab.core.quantity import Quantity
+from joulelab.report.run_summary import (
+    choose_notes,
+    choose_summary_rows,
+    describe_coverage,
+    format_energy,
+    lay_out_summary,
+    write_energy_answer,
+)
+from joulelab.report.terminal import write_blocks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from joulelab.analysis.result import Result
+
+
+def write_summary(result: Result, folder: Path, width: int = 80, **options: Any) -> str:
+    return write_blocks(lay_out_summary(result, folder, width=width, handle="last", **options), width)
+
+
+def find_line(text: str, label: str) -> str:
+    return next(line.removeprefix(label).strip() for line in text.splitlines() if line.startswith(f"{label} "))
+
+
+def test_the_answer_comes_first_and_fits_into_80_columns(runs: Path) -> None:
+    path = make_run(runs, gpus=8, cpus=2, idle=True, marks=epochs(5, 10.0), name="baseline")
+    text = write_summary(load_result(path), path)
+    labels = [line.split(" ")[0] for line in text.splitlines()[:4]]
+    assert labels == ["joulelab", "energy", "covers", "work"]
+    assert find_line(text, "joulelab") == "python train.py · 10.00 s · exit 0"
+    assert max(len(line) for line in text.splitlines() if not line.startswith("run ")) <= 80
+    assert len(text.splitlines()) <= 25
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+
+
+def test_the_energy_has_its_interval_also_in_percent(runs: Path) -> None:
+    path = make_run(runs, gpus=2, gpu_w=300.0, cpus=1, cpu_w=90.0)
+    result = load_result(path)
+    found = re.fullmatch(r"([\d.]+) ± ([\d.]+) kJ \(± (\d+) %\), (\d+) W on average", write_energy_answer(result))
+    assert found is not None
+    energy_kj, wide_kj, percent, watts = map(float, found.groups())
+    assert result.energy is not None
+    assert (energy_kj, watts) == (pytest.approx(result.energy.value / 1e3, rel=0.01), pytest.approx(690, rel=0.01))
+    assert percent == pytest.approx(100 * wide_kj / energy_kj, abs=0.6)
+
+
+@pytest.mark.parametrize(
+    ("joules", "expanded", "text"),
+    [
+        (3.528e6, 0.2e6, "0.980 ± 0.056 kWh (± 6 %)"),
+        (0.36e6, 0.012e6, "0.1000 ± 0.0033 kWh (± 3 %)"),
+        (0.359e6, 0.012e6, "359 ± 12 kJ (± 3 %)"),
+        (28200.0, 100.0, "28.20 ± 0.10 kJ (± 0.4 %)"),
+        (4830.0, 3600.0, "4.8 ± 3.6 kJ (± 75 %)"),
+        (0.19, 35.0, "too short to measure"),
+    ],
+)
+def test_energies_are_in_kwh_from_a_tenth_up_and_rounded_to_their_interval(
+    joules: float, expanded: float, text: str
+) -> None:
+    assert format_energy(Quantity(joules, {"edge:m": expanded / 2})) == text
+
+
+def test_coverage_is_in_words_and_names_the_part_without_a_meter(runs: Path) -> None:
+    both = load_result(make_run(runs, gpus=8, cpus=2))
+    assert describe_coverage(both) == "8 GPUs, 2 CPUs; nothing measures the rest of the node"
+    gpus = load_result(make_run(runs, gpus=4, cpus=0))
+    assert describe_coverage(gpus) == "GPUs only (4): no meter for the rest of the node"
+    wall = replace(both, groups=tuple(replace(g, scopes=("node.ac",)) for g in both.groups if g.name == "measured"))
+    assert describe_coverage(wall) == "the whole node at the wall"
+
+
+def test_each_kind_of_device_has_one_row_with_its_share(runs: Path) -> None:
+    path = make_run(runs, gpus=8, cpus=2)
+    result = load_result(path)
+    assert [row.label for row in choose_summary_rows(result)] == ["gpu (8)", "cpu (2)"]
+    text = write_summary(result, path)
+    shares = [int(line.split()[-2]) for line in text.splitlines() if re.match(r"(gpu|cpu) \(", line)]
+    assert sum(shares) == pytest.approx(100, abs=1)
+
+
+def test_at_most_three_notes_are_shown_and_the_others_are_counted(runs: Path) -> None:
+    path = make_run(runs, gpus=1, cpus=0)
+    checks = tuple(Check(f"code-{n}", "warning", f"gpu:{n}") for n in range(5))
+    result = replace(load_result(path), checks=checks)
+    notes, hidden = choose_notes(result, ["the disk was full"])
+    assert [label for label, _ in notes] == ["problem", "warning", "warning"]
+    assert hidden == 3
+    assert "--all   # 3 more notes, meters" in write_summary(result, path, problems=["the disk was full"])
+
+
+def test_a_run_without_a_meter_names_the_reason_and_a_try(runs: Path) -> None:
+    path = make_run(runs, gpus=0, cpus=0)
+    text = write_summary(load_result(path), path)
+    assert find_line(text, "energy").startswith("no power meter")
+    assert find_line(text, "try") == "joulelab twin -- joulelab run -- python train.py   # a simulated node"
+
+
+def test_an_unknown_accuracy_is_stated_once(runs: Path) -> None:
+    path = make_run(runs, gpus=1, cpus=0, accuracy=UNKNOWN)
+    assert "(accuracy unknown)" in write_energy_answer(load_result(path))

@@ -13,10 +13,10 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.spec import Spec, Stream
 from joulelab.plan.cost.cost_books import CostBooks, CostJob, make_books
 from joulelab.plan.cost.cost_output import describe_books
-from joulelab.plan.cost.job_energy import KWH, RunEnergy, find_nameplate, find_side
+from joulelab.plan.cost.job_energy import KWH, RUNS, RunEnergy, find_nameplate, find_side
 from joulelab.plan.cost.sites import PlanSite
 from joulelab.plan.cost.statement import make_statements
-from joulelab.plan.cost.work import NODE_HOURS, RUNS, Work, plan_work
+from joulelab.plan.cost.work import NODE_HOURS, Work, plan_work
 from joulelab.plan.measured_runs import MeasuredRun, find_node_count, read_measured_run
 from joulelab.plan.plan_tables import NodeKind
 

@@ -6,14 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.marked_phases import COST_WORK, list_figure_kinds
 from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
-from joulelab.plan.cost.job_energy import KWH, RunEnergy, account_energy, add_amounts, find_side
+from joulelab.plan.cost.job_energy import KWH, RunEnergy, account_energy, add_amounts
 from joulelab.plan.cost.sites import PURPOSES, BreakEven, find_break_even, find_site_rates, share_purchase
-from joulelab.plan.cost.work import RUNS, PlannedWork
-from joulelab.plan.measured_runs import find_node_count, list_outer_scopes, name_workload
+from joulelab.plan.cost.work import PlannedWork
 from joulelab.plan.rates.find_rate import GIVEN, compare_labels, is_varying
 from joulelab.plan.rates.tariff import Tariff
 
@@ -46,81 +44,10 @@ class CostJob:
         return f"{self.profile.name} on {self.kind.name}" if self.planned and self.kind else self.profile.name
 
     @property
-    def runs(self) -> tuple[str, ...]:
-        """Return the ids of its runs."""
-        return self.profile.runs if isinstance(self.profile, PlannedWork) else (self.profile.measured.result.run,)
-
-    @property
-    def twins(self) -> tuple[str, ...]:
-        """Return the twins of its runs: with any, its figures are simulated."""
-        if isinstance(self.profile, PlannedWork):
-            return self.profile.twins
-        return (self.profile.measured.result.twin,) if self.profile.measured.result.twin else ()
-
-    @property
-    def workload(self) -> str:
-        """Return the workload of a run, the name of planned work."""
-        profile = self.profile
-        return profile.name if isinstance(profile, PlannedWork) else name_workload(profile.measured.result)
-
-    @property
-    def side(self) -> str:
-        """Return where it was measured: `ac`, `dc`, `parts` or `unknown`."""
-        return self.profile.side if isinstance(self.profile, PlannedWork) else find_side(self.profile.measured)
-
-    @property
-    def scopes(self) -> tuple[str, ...]:
-        """Return the measured scopes of a run; none for planned work."""
-        draws = () if isinstance(self.profile, PlannedWork) else self.profile.measured.draws
-        return tuple(dict.fromkeys(scope for draw in draws for scope in draw.scopes))
-
-    @property
-    def meters(self) -> tuple[str, ...]:
-        """Return the meters of a run, each with the source of its accuracy."""
-        if isinstance(self.profile, PlannedWork):
-            return ()
-        outer = list_outer_scopes(self.profile.measured)
-        read = [s.reading for s in self.profile.measured.result.scopes if (s.host, s.scope) in outer]
-        return tuple(dict.fromkeys(f"{one.meter} (accuracy: {one.accuracy})" for one in read))
-
-    @property
-    def is_total_only(self) -> bool:
-        """Return whether a cluster accounted for a run as one total: its energy is spread evenly over its time."""
-        return not isinstance(self.profile, PlannedWork) and not self.profile.measured.resolved
-
-    @property
-    def covers(self) -> str:
-        """Return what the accounting of a cluster covers, in its words; empty for a measured run."""
-        account = None if isinstance(self.profile, PlannedWork) else self.profile.measured.accounted
-        return "" if account is None else account.covers
-
-    @property
-    def nodes(self) -> int | None:
-        """Return the number of nodes, None if it is unknown."""
-        return self.profile.nodes if isinstance(self.profile, PlannedWork) else find_node_count(self.profile.measured)
-
-    @property
     def node_hours(self) -> Quantity | None:
         """Return its hours of nodes, None if the number of nodes is unknown."""
-        profile, nodes = self.profile, self.nodes
-        time = profile.time if isinstance(profile, PlannedWork) else Quantity(profile.duration_s)
-        return None if nodes is None else time * (nodes / 3600.0)
-
-    @property
-    def highest_w(self) -> float | None:
-        """Return the highest reading of all its nodes together (W); None if no power was read."""
-        if isinstance(self.profile, PlannedWork):
-            return self.profile.highest_w
-        return None if self.is_total_only else sum(draw.highest_w for draw in self.profile.measured.draws)
-
-    @property
-    def done(self) -> dict[str, float]:
-        """Return the work that it does, by kind."""
-        if isinstance(self.profile, PlannedWork):
-            return {self.profile.work.unit: self.profile.work.amount}
-        work = self.profile.measured.result.work
-        kinds = [kind for kind in list_figure_kinds(work) if kind not in COST_WORK and work[kind] > 0]
-        return {kind: work[kind] for kind in kinds} | {RUNS: 1.0}
+        nodes = self.profile.nodes
+        return None if nodes is None else self.profile.time * (nodes / 3600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +113,7 @@ class CostBooks:
     @property
     def twins(self) -> list[str]:
         """Return the twins of all jobs."""
-        return list(dict.fromkeys(twin for entry in self.entries for twin in entry.job.twins))
+        return list(dict.fromkeys(twin for entry in self.entries for twin in entry.job.profile.twins))
 
     @property
     def planned(self) -> list[PlannedWork]:
@@ -210,7 +137,9 @@ def make_books(
     """
     if not jobs:
         raise ConfigError("no run and no work is given", next="name runs, or add [[work]] to the plan file")
-    real, twin = ([j.name for j in jobs if not j.planned and bool(j.twins) is simulated] for simulated in (False, True))
+    real, twin = (
+        [j.name for j in jobs if not j.planned and bool(j.profile.twins) is simulated] for simulated in (False, True)
+    )
     if real and twin:
         why = f"{real[0]} was measured, {twin[0]} is simulated"
         raise ConfigError("measured and simulated runs are not added", why=why, next="name one or the other")
@@ -245,8 +174,10 @@ def _make_entry(job: CostJob, site: PlanSite, rates: Mapping[Purpose, Rate], at_
     amounts = {purpose: account_energy(job.profile, rate, pue=pue, at_s=at_s) for purpose, rate in rates.items()}
     shares = {p: s for p in rates if (s := share_purchase(job.kind, p, job.node_hours)) is not None}
     tariff, charges = rates.get("cost"), {}
-    if isinstance(tariff, Tariff) and tariff.demand is not None and job.highest_w is not None:
-        charges[f"demand per {tariff.demand.per}"] = tariff.demand.price_per_kw * job.highest_w * pue.value / 1e3
+    if isinstance(tariff, Tariff) and tariff.demand is not None and job.profile.highest_w is not None:
+        charges[f"demand per {tariff.demand.per}"] = (
+            tariff.demand.price_per_kw * job.profile.highest_w * pue.value / 1e3
+        )
     if isinstance(tariff, Tariff) and tariff.fee is not None:
         charges[f"fee per {tariff.fee.per}"] = tariff.fee.price
     start = job.profile.start_utc_s if at_s is None else at_s
@@ -260,7 +191,7 @@ def _make_entry(job: CostJob, site: PlanSite, rates: Mapping[Purpose, Rate], at_
 
 def _add_entries(entries: Sequence[CostEntry], purposes: Sequence[Purpose]) -> CostSum:
     def add(quantities: Iterator[Quantity]) -> Quantity:
-        return add_amounts([(entry.job.runs[0], q) for entry, q in zip(entries, quantities, strict=True)])
+        return add_amounts([(entry.job.profile.runs[0], q) for entry, q in zip(entries, quantities, strict=True)])
 
     totals = {purpose: add(entry.get_total(purpose) for entry in entries) for purpose in purposes}
     energy, site = add(entry.energy_kwh for entry in entries), add(entry.site_kwh for entry in entries)
@@ -296,10 +227,10 @@ def _list_notes(entries: Sequence[CostEntry], purposes: Sequence[Purpose]) -> It
     steps = [step for job in jobs if job.planned for step in job.planned.steps if step.worth == "assumed"]
     for step in steps:
         yield Note("cost.assumed-step", texts={"axis": step.axis, "since": step.since, "until": step.until})
-    simulated = tuple(job.name for job in jobs if job.twins)
+    simulated = tuple(job.name for job in jobs if job.profile.twins)
     if 0 < len(simulated) < len(jobs):
         yield Note("cost.some-simulated", texts={"jobs": simulated})
-    sides = {job.side for job in jobs}
+    sides = {job.profile.side for job in jobs}
     yield from (Note(f"cost.side-{side}") for side in SIDES if side in sides)
     if any(not entry.energy_kwh.known for entry in entries):
         yield Note("cost.accuracy-unknown")
@@ -327,16 +258,16 @@ def _list_notes(entries: Sequence[CostEntry], purposes: Sequence[Purpose]) -> It
 
 def _list_time_notes(entries: Sequence[CostEntry], jobs: Sequence[CostJob]) -> Iterator[Note]:
     has_slots = any(len(amount.slots) > 1 for entry in entries for amount in entry.amounts.values())
-    if has_slots and any(job.is_total_only for job in jobs):
+    if has_slots and any(job.profile.is_total_only for job in jobs):
         yield Note("cost.spread-evenly")
     if has_slots and any(job.planned for job in jobs):
         yield Note("cost.flat-power")
-    covers = tuple(dict.fromkeys(job.covers for job in jobs if job.covers))
+    covers = tuple(dict.fromkeys(job.profile.covers for job in jobs if job.profile.covers))
     if covers:
         yield Note("cost.accounted", texts={"covers": covers})
-    if any(job.nodes is None for job in jobs):
+    if any(job.profile.nodes is None for job in jobs):
         yield Note("cost.nodes-unknown")
-    if any(job.profile.nameplate is None and job.nodes is not None for job in jobs):
+    if any(job.profile.nameplate is None and job.profile.nodes is not None for job in jobs):
         yield Note("cost.no-nameplate")
     if any(e.shares and e.job.kind is not None and e.job.kind.use is None for e in entries):
         yield Note("cost.full-use")

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.quantity import Quantity
-from joulelab.plan.cost.work import GPU_HOURS, NODE_HOURS, RUNS
+from joulelab.plan.cost.job_energy import RUNS
+from joulelab.plan.cost.work import GPU_HOURS, NODE_HOURS
 from joulelab.plan.plan_output import describe_notes, lay_out_answer
 from joulelab.plan.rates.find_rate import GIVEN
 from joulelab.plan.rates.rate import format_time
@@ -160,7 +161,7 @@ def _word_rates(books: CostBooks, entry: CostEntry) -> str:
 
 def _word_per_unit(books: CostBooks) -> list[str]:
     """Return one sentence about money and carbon per unit of work, if all jobs did work of one kind."""
-    done = [entry.job.done for entry in books.entries]
+    done = [entry.job.profile.done for entry in books.entries]
     kinds = [k for k in done[0] if k not in (RUNS, NODE_HOURS) and all(k in one for one in done)]
     if not kinds or not books.purposes:
         return []
@@ -259,9 +260,9 @@ def _list_reasons(books: CostBooks) -> Iterator[tuple[str, str]]:
         yield from (("step", format_step(step)) for step in work.steps)
     for entry in books.entries:
         name = entry.name if several else entry.job.name
-        kinds = [kind for kind in entry.job.done if kind != NODE_HOURS]
+        kinds = [kind for kind in entry.job.profile.done if kind != NODE_HOURS]
         totals = {p: entry.get_total(p) for p in books.purposes}
-        pers = [_join_per_unit(books, totals, kind, entry.job.done[kind]) for kind in kinds if totals]
+        pers = [_join_per_unit(books, totals, kind, entry.job.profile.done[kind]) for kind in kinds if totals]
         yield from [("per", f"{name}: {'; '.join(pers)}")] if pers else []
         plate = entry.job.profile.nameplate
         if plate is not None:
@@ -313,15 +314,15 @@ def _describe_entry(entry: CostEntry) -> dict[str, Any]:
         "name": job.name,
         "site": entry.site.name,
         "node": None if job.kind is None else job.kind.name,
-        "runs": list(job.runs),
-        "twins": list(job.twins),
-        "simulated": bool(job.twins),
-        "measured_at": job.side,
-        "scopes": list(job.scopes),
-        "meters": list(job.meters),
-        "nodes": job.nodes,
-        "spread_evenly": job.is_total_only,
-        "accounted": job.covers,
+        "runs": list(job.profile.runs),
+        "twins": list(job.profile.twins),
+        "simulated": bool(job.profile.twins),
+        "measured_at": job.profile.side,
+        "scopes": list(job.profile.scopes),
+        "meters": list(job.profile.meters),
+        "nodes": job.profile.nodes,
+        "spread_evenly": job.profile.is_total_only,
+        "accounted": job.profile.covers,
         "start_utc_s": entry.start_s,
         "duration_s": job.profile.duration_s,
         "energy_kwh": entry.energy_kwh.to_json(),
@@ -356,7 +357,7 @@ def _describe_amount(entry: CostEntry, purpose: Purpose) -> dict[str, Any]:
             "node_hours": share.node_hours.to_json(),
         },
         "whole": whole.to_json(),
-        "per": {kind: (whole * (1 / done)).to_json() for kind, done in entry.job.done.items()},
+        "per": {kind: (whole * (1 / done)).to_json() for kind, done in entry.job.profile.done.items()},
         "per_node_hour": None if hours is None or hours.value <= 0 else (whole / hours).to_json(),
         "rate": amount.label.to_json(),
         "mean_rate": amount.mean_rate,

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulelab.analysis.job_accounting import JOB_SCOPE
+from joulelab.analysis.marked_phases import COST_WORK, list_figure_kinds
 from joulelab.core.quantity import JOULES_PER_KWH, ONE, Quantity, add_quantities
-from joulelab.plan.measured_runs import find_accounted_side, find_node_count
+from joulelab.plan.measured_runs import find_accounted_side, find_node_count, list_outer_scopes, name_workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.readings import Floats
+    from joulelab.plan.cost.work import PlannedWork
     from joulelab.plan.measured_runs import MeasuredRun
     from joulelab.plan.rates.rate import Label, Rate
 
 KWH = JOULES_PER_KWH
+RUNS = "runs"  # the unit of work of whole runs
 STUDY_LABELS = ("study", "cell", "slot", "workload", "node_type")  # of a study's run, without its knobs
 SHARED_TERMS = ("gain:", "offset:", "pue:", "rate:")  # the same in every run that has them
 
@@ -44,39 +47,6 @@ class Nameplate:
     def kwh(self) -> float:
         """Return rated power x time, in kWh."""
         return self.watts * self.duration_s / KWH
-
-
-class EnergyProfile(Protocol):
-    """Give the energy of a job over time: of a run, or of planned work."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the job."""
-        ...
-
-    @property
-    def start_utc_s(self) -> float:
-        """Return its start, in s since 1970."""
-        ...
-
-    @property
-    def duration_s(self) -> float:
-        """Return its length, in s."""
-        ...
-
-    @property
-    def whole(self) -> Quantity:
-        """Return its whole energy, in J."""
-        ...
-
-    @property
-    def nameplate(self) -> Nameplate | None:
-        """Return rated power x time, None if the rated power is unknown."""
-        ...
-
-    def split_energy(self, at_s: Floats) -> list[Quantity]:
-        """Return the energy (J) between each two of some times (s from its start); their sum is the whole."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +83,73 @@ class RunEnergy:
         return found if energy is None else replace(energy, value=found.value)
 
     @property
+    def time(self) -> Quantity:
+        """Return its duration in s, which is exact."""
+        return Quantity(self.duration_s)
+
+    @property
     def nameplate(self) -> Nameplate | None:
         """Return rated power x time."""
         return find_nameplate(self.measured, self.rated_w)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Return the id of the run."""
+        return (self.measured.result.run,)
+
+    @property
+    def twins(self) -> tuple[str, ...]:
+        """Return the twin of a simulated run."""
+        return (self.measured.result.twin,) if self.measured.result.twin else ()
+
+    @property
+    def workload(self) -> str:
+        """Return the name of the workload."""
+        return name_workload(self.measured.result)
+
+    @property
+    def side(self) -> str:
+        """Return where it was measured: `ac`, `dc`, `parts` or `unknown`."""
+        return find_side(self.measured)
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Return the measured scopes."""
+        return tuple(dict.fromkeys(scope for draw in self.measured.draws for scope in draw.scopes))
+
+    @property
+    def meters(self) -> tuple[str, ...]:
+        """Return the meters, each with the source of its accuracy."""
+        outer = list_outer_scopes(self.measured)
+        read = [s.reading for s in self.measured.result.scopes if (s.host, s.scope) in outer]
+        return tuple(dict.fromkeys(f"{one.meter} (accuracy: {one.accuracy})" for one in read))
+
+    @property
+    def is_total_only(self) -> bool:
+        """Return whether a cluster accounted for it as one total: its energy is spread evenly over its time."""
+        return not self.measured.resolved
+
+    @property
+    def covers(self) -> str:
+        """Return what the accounting of a cluster covers, in its words; empty for a measured run."""
+        return "" if self.measured.accounted is None else self.measured.accounted.covers
+
+    @property
+    def nodes(self) -> int | None:
+        """Return the number of nodes, None if it is unknown."""
+        return find_node_count(self.measured)
+
+    @property
+    def highest_w(self) -> float | None:
+        """Return the highest reading of all its nodes together (W); None if no power was read."""
+        return None if self.is_total_only else sum(draw.highest_w for draw in self.measured.draws)
+
+    @property
+    def done(self) -> dict[str, float]:
+        """Return the work that it did, by kind."""
+        work = self.measured.result.work
+        kinds = [kind for kind in list_figure_kinds(work) if kind not in COST_WORK and work[kind] > 0]
+        return {kind: work[kind] for kind in kinds} | {RUNS: 1.0}
 
     def split_energy(self, at_s: Floats) -> list[Quantity]:
         """Return the energy (J) between each two of some times (s from the start of the workload)."""
@@ -183,7 +217,9 @@ class RateAmount:
     rated: float | None = None
 
 
-def account_energy(profile: EnergyProfile, rate: Rate, *, pue: Quantity = ONE, at_s: float | None = None) -> RateAmount:
+def account_energy(
+    profile: RunEnergy | PlannedWork, rate: Rate, *, pue: Quantity = ONE, at_s: float | None = None
+) -> RateAmount:
     """Account for a job at a rate, slot by slot; `at_s` (s since 1970) moves it to another time.
 
     Raises ConfigError if the rate is not known at some time of it.

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.plan.cost.cost_output import format_energy, format_figure, format_per_unit, format_total, name_label
-from joulelab.plan.cost.job_energy import add_amounts
-from joulelab.plan.cost.work import RUNS
+from joulelab.plan.cost.job_energy import RUNS, add_amounts
 from joulelab.plan.rates.find_rate import GIVEN
 from joulelab.plan.rates.rate import format_span
 from joulelab.report import format as fmt
@@ -54,9 +53,9 @@ def write_latex(text: str) -> str:
 
 def _make_statement(entries: Sequence[CostEntry]) -> dict[str, Any]:
     first, purposes = entries[0], list(entries[0].amounts)
-    side = next(side for side in SCOPES if side in {e.job.side for e in entries})
-    energy = add_amounts([(e.job.runs[0], e.energy_kwh) for e in entries])
-    amounts = {p: add_amounts([(e.job.runs[0], e.amounts[p].amount) for e in entries]) for p in purposes}
+    side = next(side for side in SCOPES if side in {e.job.profile.side for e in entries})
+    energy = add_amounts([(e.job.profile.runs[0], e.energy_kwh) for e in entries])
+    amounts = {p: add_amounts([(e.job.profile.runs[0], e.amounts[p].amount) for e in entries]) for p in purposes}
     shares: dict[Purpose, Quantity] = {
         p: add_quantities(e.shares[p].amount for e in entries) for p in purposes if all(p in e.shares for e in entries)
     }
@@ -68,7 +67,7 @@ def _make_statement(entries: Sequence[CostEntry]) -> dict[str, Any]:
         f"Not included: {'; '.join(excluded)}.", _word_intervals(entries, amounts),
     ]  # fmt: skip
     text = " ".join(sentence for sentence in sentences if sentence)
-    nodes = [e.job.nodes for e in entries]
+    nodes = [e.job.profile.nodes for e in entries]
     return {
         "site": first.site.name,
         "text": text,
@@ -78,7 +77,7 @@ def _make_statement(entries: Sequence[CostEntry]) -> dict[str, Any]:
         **{purpose: amount.to_json() for purpose, amount in amounts.items()},
         "purchase": {purpose: share.to_json() for purpose, share in shares.items()},
         "not_included": excluded,
-        "simulated": any(e.job.twins for e in entries),
+        "simulated": any(e.job.profile.twins for e in entries),
         "sci": None
         if sci is None
         else {"g_per_unit": sci[0].to_json(), "unit": sci[1], "embodied_included": "carbon" in shares},
@@ -86,7 +85,7 @@ def _make_statement(entries: Sequence[CostEntry]) -> dict[str, Any]:
 
 
 def _word_twins(entries: Sequence[CostEntry]) -> str:
-    twins = list(dict.fromkeys(t for e in entries for t in e.job.twins))
+    twins = list(dict.fromkeys(t for e in entries for t in e.job.profile.twins))
     if not twins:
         return ""
     return f"These figures are simulated ({fmt.name_twins(twins).partition(': ')[2]}); nothing was measured."
@@ -95,18 +94,18 @@ def _word_twins(entries: Sequence[CostEntry]) -> str:
 def _word_energy(entries: Sequence[CostEntry], energy: Quantity, side: str) -> str:
     first, planned = entries[0].job, entries[0].job.planned
     subject = f"{len(entries)} runs" if len(entries) > 1 else f"The {'work' if planned else 'run'} {first.name}"
-    nodes = [e.job.nodes for e in entries]
+    nodes = [e.job.profile.nodes for e in entries]
     counts = sorted({n for n in nodes if n is not None})
     *others, last = counts or [0]
     listed = f"{', '.join(map(str, others))} and {last}" if others else f"{last}"
     where = "on an unknown number of nodes" if None in nodes else f"on {listed} node{'s' if last > 1 else ''}"
-    scopes = fmt.join_scopes(list(dict.fromkeys(s for e in entries for s in e.job.scopes)))
-    covers = dict.fromkeys(e.job.covers for e in entries if e.job.covers)
+    scopes = fmt.join_scopes(list(dict.fromkeys(s for e in entries for s in e.job.profile.scopes)))
+    covers = dict.fromkeys(e.job.profile.covers for e in entries if e.job.profile.covers)
     inside = "; ".join(part for part in (scopes, *covers) if part)
-    meters = list(dict.fromkeys(m for e in entries for m in e.job.meters))[:MOST_METERS]
-    verb = "accounted" if any(e.job.is_total_only for e in entries) else "measured"
+    meters = list(dict.fromkeys(m for e in entries for m in e.job.profile.meters))[:MOST_METERS]
+    verb = "accounted" if any(e.job.profile.is_total_only for e in entries) else "measured"
     how = ["scaled from runs"] if planned else []
-    by = [f"{verb} by {', '.join(meters)}"] if meters and not any(e.job.twins for e in entries) else []
+    by = [f"{verb} by {', '.join(meters)}"] if meters and not any(e.job.profile.twins for e in entries) else []
     duration = fmt.format_duration(sum(e.job.profile.duration_s for e in entries))
     scope = f"{SCOPES[side][0]} ({inside})" if inside else SCOPES[side][0]
     details = "; ".join([*how, scope, *by, f"{where}, {duration} in total"])
@@ -117,7 +116,7 @@ def _word_energy(entries: Sequence[CostEntry], energy: Quantity, side: str) -> s
 def _word_amounts(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity]) -> Iterator[str]:
     first = entries[0]
     if first.site.pue is not None:
-        site = format_energy(_hide_interval(add_amounts([(e.job.runs[0], e.site_kwh) for e in entries])))
+        site = format_energy(_hide_interval(add_amounts([(e.job.profile.runs[0], e.site_kwh) for e in entries])))
         yield f"With a power usage effectiveness of {format_figure(first.site.overhead)} it is {site} at the site."
     for purpose, amount in amounts.items():
         label = first.amounts[purpose].label
@@ -137,7 +136,9 @@ def _word_amounts(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity]
                 min(e.start_s for e in entries), max(e.start_s + e.job.profile.duration_s for e in entries)
             )
             slots = max(len(e.amounts[purpose].slots) for e in entries)
-            power = "flat power" if first.job.planned else "energy spread evenly" if first.job.is_total_only else ""
+            power = (
+                "flat power" if first.job.planned else "energy spread evenly" if first.job.profile.is_total_only else ""
+            )
             over = f", from {span} ({f'{slots} slots' if slots > 1 else 'one slot'}{f', {power}' if power else ''})"
         source = "" if label.source == GIVEN else f"; source: {name_label(label)}"
         yield f"At {article} {noun} of {figure} {unit} this {verb} {total}{source}{over}."
@@ -167,9 +168,9 @@ def _find_sci(
     entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity], shares: dict[Purpose, Quantity]
 ) -> tuple[Quantity, str] | None:
     """Return the SCI and its unit of work, None without carbon or for several workloads."""
-    done = [e.job.done for e in entries]
+    done = [e.job.profile.done for e in entries]
     common = [kind for kind in done[0] if all(kind in one for one in done)]
-    if "carbon" not in amounts or len({e.job.workload for e in entries}) > 1 or not common:
+    if "carbon" not in amounts or len({e.job.profile.workload for e in entries}) > 1 or not common:
         return None
     unit = next((kind for kind in common if kind != RUNS), common[0])
     whole = amounts["carbon"] + shares.get("carbon", Quantity(0.0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from joulelab.core.quantity import ONE, Quantity
 from joulelab.core.scope import find_family
 from joulelab.core.toml_reading import TEXTS, declare_key, is_number, read_table, read_texts
 from joulelab.plan.cap_response import find_cap, find_cap_response, interpolate_quantity, list_caps, model_cap_response
-from joulelab.plan.cost.job_energy import Nameplate, find_nameplate, find_side
+from joulelab.plan.cost.job_energy import RUNS, Nameplate, find_nameplate, find_side
 from joulelab.plan.measured_runs import count_nodes, list_outer_scopes, name_workload, require_power_over_time
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from joulelab.plan.plan_tables import TomlTable
 
 Worth = Literal["measured", "interpolated", "assumed"]
-RUNS, GPU_HOURS, NODE_HOURS = "runs", "gpu_hours", "node_hours"
+GPU_HOURS, NODE_HOURS = "gpu_hours", "node_hours"
 AMOUNTS = ("amount", GPU_HOURS, NODE_HOURS, "repeats")
 LONGEST_S = 1000 * 365.25 * 86400.0  # a longer plan is a slip of the pen
 # The least share of speed that each doubling of nodes keeps if it was not measured: a short real job (ResNet of MLPerf
@@ -140,11 +140,25 @@ class PlannedWork:
     twins: tuple[str, ...]
     highest_w: float | None
     notes: tuple[Note, ...]
+    scopes: ClassVar[tuple[str, ...]] = ()
+    meters: ClassVar[tuple[str, ...]] = ()
+    covers: ClassVar[str] = ""
+    is_total_only: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
         """Return the name of the work."""
         return self.work.name
+
+    @property
+    def workload(self) -> str:
+        """Return the name of the work."""
+        return self.work.name
+
+    @property
+    def done(self) -> dict[str, float]:
+        """Return the amount of work, by kind."""
+        return {self.work.unit: self.work.amount}
 
     @property
     def duration_s(self) -> float:

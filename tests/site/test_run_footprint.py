@@ -24,7 +24,8 @@ from joulelab.dashboard.run_entries import Place, quick_entry
 from joulelab.report.footprint_text import format_co2e, format_cost, list_footprint_facts, word_footprint
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.run_page import open_run_report
-from joulelab.report.run_tables import describe_measurement, lay_out_run, write_run_document
+from joulelab.report.run_summary import describe_measurement
+from joulelab.report.run_tables import lay_out_run, write_run_document
 from joulelab.report.terminal import write_blocks
 from joulelab.run.config.configuration import load_config, load_site
 from joulelab.run.config.meter_choice import choose_meters

@@ -70,7 +70,10 @@ def test_the_readme_soon_says_that_no_hardware_was_tried() -> None:
 
 def test_the_readme_and_the_quick_starts_name_commands_that_exist() -> None:
     for page in [ROOT / "README.md", ROOT / "docs" / "index.md", *(ROOT / "docs" / "quick-start").glob("*.md")]:
-        named = set(re.findall(r"(?:`|^|-- )joulelab ([a-z]\w+)", page.read_text(), re.MULTILINE))
+        text = page.read_text()
+        blocks = "\n".join(re.findall(r"```(?:sh|console)?\n(.*?)```", OUTPUT.sub("", text), re.DOTALL))
+        named = set(re.findall(r"`joulelab ([a-z]\w+)", text))
+        named |= set(re.findall(r"(?:^(?:\$ )?|-- )joulelab ([a-z]\w+)", blocks, re.MULTILINE))
         assert named, page.name
         assert named <= set(commands.list_commands(click.Context(commands))), page.name
 

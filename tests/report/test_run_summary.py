@@ -39,8 +39,8 @@ def find_line(text: str, label: str) -> str:
 def test_the_answer_comes_first_and_fits_into_80_columns(runs: Path) -> None:
     path = make_run(runs, gpus=8, cpus=2, idle=True, marks=epochs(5, 10.0), name="baseline")
     text = write_summary(load_result(path), path)
-    labels = [line.split(" ")[0] for line in text.splitlines()[:4]]
-    assert labels == ["joulelab", "energy", "covers", "work"]
+    labels = [line.split(" ")[0] for line in text.splitlines()[:5]]
+    assert labels == ["joulelab", "energy", "covers", "site", "work"]
     assert find_line(text, "joulelab") == "python train.py · 10.00 s · exit 0"
     assert max(len(line) for line in text.splitlines() if not line.startswith("run ")) <= 80
     assert len(text.splitlines()) <= 25

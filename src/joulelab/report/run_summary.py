@@ -76,8 +76,11 @@ def lay_out_summary(
     ]
 
 
-def list_answer_facts(result: Result, width: int) -> list[tuple[str, str]]:
-    """Return the labelled lines of the answer: command, energy, coverage, caps, work, quality."""
+def list_answer_facts(result: Result, width: int, *, has_hint: bool = True) -> list[tuple[str, str]]:
+    """Return the labelled lines of the answer: command, energy, coverage, cost, caps, work, quality.
+
+    With `has_hint`, one line says how to set a site if none is set.
+    """
     end = f" · {fmt.format_duration(result.duration_s)} · {name_ending(result)}"
     room = max(width - LABEL_WIDTH - 1 - len(end), 20)
     title = fmt.shorten_end(shlex.join(result.command), room)
@@ -88,7 +91,7 @@ def list_answer_facts(result: Result, width: int) -> list[tuple[str, str]]:
     lines.append(("energy", write_energy_answer(result)))
     if covers := describe_coverage(result):
         lines.append(("covers", covers))
-    lines += list_footprint_facts(result, has_hint=True) + list_cap_facts(result) + list_work_answers(result)
+    lines += list_footprint_facts(result, has_hint=has_hint) + list_cap_facts(result) + list_work_answers(result)
     return lines + [(label, text) for label, text in list_workload_facts(result) if label in ("data", "quality")]
 
 
@@ -248,7 +251,7 @@ def describe_measurement(title: str, duration_s: float, run: Path | None, result
     head = f"{escape_unprintable(title)} · {fmt.format_duration(duration_s)}"
     if run is None or result is None:
         return f"{head} · not recorded"
-    facts = [("joulelab", f"{head} · run {run.name}"), *list_answer_facts(result, TEXT_WIDTH)[1:]]
+    facts = [("joulelab", f"{head} · run {run.name}"), *list_answer_facts(result, TEXT_WIDTH, has_hint=False)[1:]]
     blocks: list[TextBlock] = [list_facts(facts, label_width=LABEL_WIDTH)]
     if result.energy is not None and (rows := choose_summary_rows(result)):
         blocks += [BLANK_LINE, make_summary_table(rows, result.energy)]

@@ -83,15 +83,14 @@ class JobCommand(click.Command):
 @add_why_option
 @json_option
 @add_run_options
-@click.pass_context
-def command(ctx: click.Context, words: tuple[str, ...], as_json: bool, **given: Any) -> None:
+def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Find the start, pauses and caps of a job with least carbon or cost.
 
     RUN is the job; runs at several caps (a sweep) show the effect of caps. Compares running now with the best cap, the
     best start, pauses and caps by the slot. --run starts CMD by the plan, measured; --submit gives it to Slurm.
     """
     given["as_json"] = as_json
-    job_words: tuple[str, ...] = ctx.meta[COMMAND]
+    job_words: tuple[str, ...] = click.get_current_context().meta[COMMAND]
     starts = check_start_options(job_words, given)
     kind = check_picture(given["picture"], force=given["force"])
     rates = _find_rates(given)

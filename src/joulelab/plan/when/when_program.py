@@ -95,7 +95,13 @@ def find_cheapest_slots(
     scale = float(np.abs(rates).max() * modes.powers_w.max() * lengths_s.mean()) or 1.0
     tilted = rates + TILT * np.abs(rates).mean() * np.linspace(0.0, 1.0, len(rates))
     costs = _SlotCosts.compute(tilted / scale, lengths_s, work_s, modes, pause_w, wait_w, restart)
-    columns = _add_restart_states(program, costs) if restart else _add_held_states(program, costs)
+    if restart:
+        columns = _add_restart_states(program, costs)
+    elif pause_w or wait_w:
+        columns = _add_held_states(program, costs)
+    else:
+        columns = _Columns((program.add_columns(costs.run),))  # then first and last slots do not matter
+        program.add_rows(-np.inf, 1.0, (columns.runs[0], 1.0))
     work = np.concatenate([lengths_s[:, None] * modes.speeds / work_s] * len(columns.runs))
     work_row = program.add_rows(1.0, 1.0, (np.concatenate(columns.runs).reshape(1, -1), work.reshape(1, -1)))
     values, left, price = program.solve(work_row, gap, time_limit_s)
@@ -287,6 +293,8 @@ class _Program:
         values: Floats = np.array(solver.getSolution().col_value)
         # The price of work is the dual of the linear program with the states as they are.
         places = np.flatnonzero(whole).astype(np.int32)
+        if not len(places):
+            return values, 0.0, float(solver.getSolution().row_dual[row])
         fixed = np.rint(values[places])
         solver.changeColsIntegrality(len(places), places, np.zeros(len(places), dtype=np.uint8))
         solver.changeColsBounds(len(places), places, fixed, fixed)
@@ -310,7 +318,7 @@ class _Program:
         made.a_matrix_.start_ = np.searchsorted(rows[order], np.arange(len(self._bounds) + 1)).astype(np.int32)
         made.a_matrix_.index_, made.a_matrix_.value_ = columns[order].astype(np.int32), factors[order]
         kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-        made.integrality_ = [kinds[int(one)] for one in whole]
+        made.integrality_ = [kinds[int(one)] for one in whole] if whole.any() else []
         return made
 
 

@@ -59,7 +59,7 @@ BAD_RUNS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a damaged run, its cost": (("cost", "DAMAGED", "--tariff", "0.3EUR"), "config.damaged", "cannot be planned with"),
     "a live run": (("rack", "LIVE", *SUPPLY), "config.live-run", "it is still running"),
     "a live run, its cost": (("cost", "LIVE", "--tariff", "0.3EUR"), "config.live-run", "wait for its end"),
-    "an estimate only": (("rack", "ESTIMATE", *SUPPLY), "config.no-power", "there is an estimate only"),
+    "an estimate only": (("rack", "ESTIMATE", *SUPPLY), "config.no-power", "only estimated"),
     "no power": (("cost", "UNMEASURED", "--tariff", "0.3EUR"), "config.no-power", "no power was measured"),
     "impossible power": (("rack", "NEGATIVE", *SUPPLY), "config.impossible-power", "falls to -50 W"),
     "AC and DC": (("rack", "WALL", "DC", *SUPPLY), "config", "DC"),

@@ -92,8 +92,8 @@ def test_an_idle_power_that_drifted_is_doubted(call: Call, runs: Path, tmp_path:
     warmer = itertools.count(2000.0, 30.0)
     run = node_run(runs, 7000.0, seconds=30.0, step_s=0.1, idle_w=lambda _: next(warmer))
     words = ("plan", "when", run.name, *FROM, "--intensity", write_series(tmp_path / "f.csv"), "--deadline", "1d")
-    assert "the idle power is doubted" in join_lines(call(*words).output)
-    assert "doubted" not in call(*words, "--idle", "2kW").output
+    assert "The idle power of run" in join_lines(call(*words).output)
+    assert "not certain" not in call(*words, "--idle", "2kW").output
 
 
 def test_a_sweep_on_a_twin_is_simulated_and_may_be_the_plan(call: Call, runs: Path, tmp_path: Path) -> None:

@@ -285,5 +285,5 @@ def test_the_model_covers_real_sweeps(gpu: str, highest: float, model: str) -> N
 
 def test_a_run_that_was_only_accounted_for_says_nothing_of_caps(tmp_path: Path) -> None:
     runs = [*swept(tmp_path / "runs", {400.0: [12.0], None: [10.0]}), only_accounted(tmp_path / "job")]
-    with pytest.raises(ConfigError, match="the effect of caps cannot be told from run"):
+    with pytest.raises(ConfigError, match="does not give the effect of caps"):
         fit_cap_response(runs)

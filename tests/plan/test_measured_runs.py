@@ -127,7 +127,7 @@ def test_an_accuracy_that_nobody_states_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "why"), [({}, "no power was measured"), ({"estimate": True}, "there is an estimate only")]
+    ("made", "why"), [({}, "no power was measured"), ({"estimate": True}, "its power is only estimated")]
 )
 def test_a_run_without_power_is_refused(tmp_path: Path, made: dict[str, bool], why: str) -> None:
     run = make_run(tmp_path, gpus=0, cpus=0, **made)

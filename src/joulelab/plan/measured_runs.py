@@ -20,6 +20,7 @@ from joulelab.analysis.job_accounting import JOB_SCOPE, list_account_events
 from joulelab.analysis.power import GAP_STEPS
 from joulelab.analysis.power_profile import find_guides
 from joulelab.analysis.profile_buckets import BucketBuilder
+from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
@@ -47,7 +48,6 @@ ALIKE = ("batch", "precision", "ranks", "data")  # facts that tell apart two set
 WRONG_CHECKS = ("damaged", "impossible power")
 PLUGIN = "slurm "  # before the name of Slurm's plugin, in the model of a job's stream
 COVERED_SIDES = {"node.ac": "ac", "node.dc": "dc", "cpu + dram": "parts", "gpu": "parts"}
-MOST_NAMES = 3  # runs that a note names
 MEASURE = "leave it out, and name a run that was measured: joulelab run -- COMMAND"
 
 
@@ -180,7 +180,7 @@ def read_measured_run(run: Run) -> MeasuredRun:
     if measured and not scopes and result.energy is not None and result.duration_s > 0:
         return MeasuredRun(result, (), edges, (), _read_account(run, list(accounts.values())))
     if not scopes or result.duration_s <= 0:
-        why = "there is an estimate only" if result.scopes else "no power was measured"
+        why = "its power is only estimated" if result.scopes else "no power was measured"
         raise ConfigError(refused, why=why, next="joulelab doctor", code="config.no-power")
     stack = stack_scopes(scopes)
     hosts = dict.fromkeys(outer.host for outer, _ in stack)
@@ -312,7 +312,7 @@ def count_nodes(measured: MeasuredRun) -> int:
     nodes = find_node_count(measured)
     if nodes is None:
         raise ConfigError(
-            f"run {measured.result.run} does not tell on how many nodes it ran",
+            f"the number of nodes of run {measured.result.run} is not known",
             why="a cluster accounted for its energy only",
             next="import it again with their number: joulelab import slurm JOB --label nodes=N",
             code="config.node-count",
@@ -325,7 +325,7 @@ def require_power_over_time(measured: Sequence[MeasuredRun], what: str, next: st
     for one in measured:
         if not one.resolved:
             raise ConfigError(
-                f"{what} cannot be told from run {one.result.run}",
+                f"run {one.result.run} does not give {what}",
                 why="a cluster accounted for its energy as one total; its power over time is not known",
                 next=next,
                 code="config.total-only",
@@ -382,26 +382,19 @@ def list_outer_scopes(measured: MeasuredRun) -> set[tuple[str, str]]:
     return {(s.host, s.scope) for s in measured.result.scopes if s.scope == JOB_SCOPE}
 
 
-def list_even_spread_notes(measured: Sequence[MeasuredRun]) -> tuple[str, ...]:
-    """Return a note on runs whose energy is taken as evenly spread, nothing if there are none."""
-    names = list(dict.fromkeys(one.result.name or one.result.run for one in measured if not one.resolved))
-    if not names:
-        return ()
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    spread = "a cluster accounted for the energy as one total, which is taken as spread evenly over"
-    whose = "their" if len(names) > 1 else "its"
-    return (f"{', '.join(names[:MOST_NAMES])}{more}: {spread} {whose} time. The ± does not include this.",)
+def list_even_spread_notes(measured: Sequence[MeasuredRun]) -> list[Note]:
+    """Return a note on runs whose energy is taken as spread evenly, nothing if there are none."""
+    names = tuple(dict.fromkeys(one.result.name or one.result.run for one in measured if not one.resolved))
+    return [Note("runs.even-spread", {}, {"runs": names})] if names else []
 
 
-def list_idle_doubts(measured: Sequence[MeasuredRun]) -> tuple[str, ...]:
-    """Return a note on idle powers that drifted, of the scopes that the power of nodes comes from."""
-    doubts = []
+def list_idle_doubts(measured: Sequence[MeasuredRun]) -> list[Note]:
+    """Return notes on idle powers that drifted, of the scopes that the power of nodes comes from."""
+    found = []
     for one in measured:
         outer = {scope for draw in one.draws if draw.idle_w is not None for scope in draw.scopes}
-        places = (*outer, *(f"/{scope}" for scope in outer))
-        drifts = [check for check in one.result.checks if check.name == "idle drifted"]
-        texts = [word_check(check).text for check in drifts if check.scope in outer or check.scope.endswith(places)]
-        if texts:
-            doubts.append(f"{one.result.name or one.result.run}, {'; '.join(texts)}")
-    more = [f"and {len(doubts) - MOST_NAMES} more runs"] if len(doubts) > MOST_NAMES else []
-    return (f"the idle power is doubted: {'; '.join([*doubts[:MOST_NAMES], *more])}",) if doubts else ()
+        for check in one.result.checks:
+            is_outer = check.scope in outer or check.scope.endswith(tuple(f"/{scope}" for scope in outer))
+            if check.name == "idle drifted" and is_outer:
+                found.append(Note("runs.idle-drifted", {}, {"run": one.result.name or one.result.run, "check": check}))
+    return found

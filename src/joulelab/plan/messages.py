@@ -1,4 +1,4 @@
-"""The messages of `joulelab plan`; each question has its own in its folder."""
+"""The messages of `joulelab plan`; each question has its own in its folder, those about runs are here."""
 
 from joulelab.plan.cooling.messages import MESSAGES as COOLING
 from joulelab.plan.cost.messages import MESSAGES as COST
@@ -7,4 +7,17 @@ from joulelab.plan.rack.messages import MESSAGES as RACK
 from joulelab.plan.rates.messages import MESSAGES as RATES
 from joulelab.plan.when.messages import MESSAGES as WHEN
 
-MESSAGES = {**RACK, **COST, **RATES, **WHEN, **QUEUE, **COOLING}
+RUNS = {
+    "runs.even-spread": (
+        "note",
+        "{runs}: a cluster accounted for the energy as one total, which is taken as spread evenly over the time.",
+        "",
+    ),
+    "runs.idle-drifted": (
+        "warning",
+        "The idle power of run {run} is not certain: {check}.",
+        "Measure again with a longer idle stretch, or give --idle.",
+    ),
+}
+
+MESSAGES = {**RUNS, **RACK, **COST, **RATES, **WHEN, **QUEUE, **COOLING}

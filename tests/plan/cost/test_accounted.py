@@ -120,7 +120,7 @@ def test_work_is_planned_from_accounted_runs(tmp_path: Path) -> None:
     assert planned.whole.value == pytest.approx(4.0 / (4 * 12 / 3600) * 6000)
     assert (planned.nodes, planned.highest_w) == (4, None)
     assert [(note.code, note.texts) for note in planned.notes] == [("cost.accounted-total", {"runs": ("a", "b")})]
-    with pytest.raises(ConfigError, match=r"does not tell on how many nodes.*--label nodes=N"):
+    with pytest.raises(ConfigError, match=r"the number of nodes of run.*--label nodes=N"):
         plan_work(Work("long", RUNS, 4.0), [job(tmp_path / "none", None)])
     with pytest.raises(ConfigError, match=r"the effect of caps .* run .*joulelab run"):
         plan_work(Work("long", RUNS, 4.0, cap_w=300.0), [runs[0]], gpu_w=700.0)

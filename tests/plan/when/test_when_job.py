@@ -93,7 +93,7 @@ def test_a_run_that_was_only_accounted_for_is_spread_evenly_over_its_nodes(tmp_p
     job = make_job([make_accounted_run(tmp_path, model="slurm pm_counters")], JobFigures())
     assert (job.nodes, job.work_s, job.full.power.value) == (4, pytest.approx(12.0), pytest.approx(500.0))
     assert (job.course_j, job.idle_source) == (pytest.approx((6000.0,)), "assumed")
-    assert {"when.even-spread", "when.side-dc"} <= set(list_codes(job))
+    assert {"runs.even-spread", "when.side-dc"} <= set(list_codes(job))
     with pytest.raises(ConfigError, match="not repeats of one job"):
         make_job([make_accounted_run(tmp_path), make_accounted_run(tmp_path, 2)], JobFigures())
 

@@ -42,7 +42,6 @@ _PLAN_WARNINGS = {
         "A node draws more in pauses ({idle_w:W}) than at work ({work_w:W}); one of the two is wrong.",
         "Correct --idle or --power.",
     ),
-    "when.idle-doubted": ("In the runs {what}.", "Measure again with a longer idle stretch, or give --idle."),
 }
 _PLAN_NOTES = {
     "when.idle-assumed": (
@@ -71,7 +70,6 @@ _PLAN_NOTES = {
     "when.mean-of-runs": ("The job is the mean of {runs:run}; their spread is included.", ""),
     "when.constant-power": ("The power is taken as constant: the job has another duration or power than its run.", ""),
     "when.other-nodes": ("Power is scaled from {hosts:node} to {nodes:node}, with the same duration.", ""),
-    "when.even-spread": ("{what}", ""),
     "when.side-dc": ("Measured behind the supplies: their losses are not included.", "Measure at the wall."),
     "when.side-parts": ("Only parts of the nodes were measured; the rest is not included.", "Give --power."),
     "when.side-unknown": ("It is unknown on which side of the supplies the energy was accounted.", ""),

@@ -141,7 +141,7 @@ def make_job(measured: Sequence[MeasuredRun], figures: JobFigures) -> ShiftableJ
         notes += _list_run_notes(repeats)
     idle = repeats.find_idle()
     if figures.idle_w is None and idle is not None:
-        notes += [Note("when.idle-doubted", texts={"what": text}) for text in list_idle_doubts(repeats.runs)]
+        notes += list_idle_doubts(repeats.runs)
         idle = idle * (nodes / hosts)
     job = ShiftableJob(
         run.result.name or run.result.run, figures.duration_s or repeats.duration_s,
@@ -317,6 +317,6 @@ def _list_run_notes(repeats: _Repeats) -> list[Note]:
         notes.append(Note("when.mean-of-runs", {"runs": len(repeats.runs)}))
     elif not repeats.has_spread:
         notes.append(Note("when.one-run"))
-    notes += [Note("when.even-spread", texts={"what": text}) for text in list_even_spread_notes(repeats.runs)]
+    notes += list_even_spread_notes(repeats.runs)
     side = find_side(repeats.runs[0])
     return notes if side == "ac" else [*notes, Note(f"when.side-{side}")]

@@ -194,7 +194,7 @@ def list_notes(answer: WhenAnswer) -> list[Note]:
     gap = max(way.gap for way in answer.ways)
     if gap > 2 * GAP:
         notes.append(Note("when.gap", {"share": gap}))
-    warnings = ("when.idle-above-work", "when.idle-doubted", "when.idle-assumed")
+    warnings = ("when.idle-above-work", "runs.idle-drifted", "when.idle-assumed")
     notes += [note for note in job.notes if note.code in warnings]
     off, caps, best_cap = (answer.find_way(name) for name in ("pauses-off", "caps", "now-cap"))
     if off is not None and answer.chosen is not off and job.full.power.value:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.plan.when.run_plans import PAUSE, RUN, make_plan
 
-from joulelab.control.protocol import CapDevice, CapStatus
+from joulelab.control.protocol import CapDevice, CapRequest, CapStatus
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rates.rate import Label
 from joulelab.plan.when.plan_comparison import RateSeries
@@ -128,8 +128,8 @@ def device(scope, lowest=100.0, highest=300.0):
 def test_caps_are_checked_before_anything_is_waited_for():
     plan, status = make_plan(0.0, PARTS), CapStatus([device("gpu:0"), device("gpu:1", 200.0)])
     caps = check_caps(plan, status, ["gpu:0"])
-    assert caps.list_values(None) == {"gpu:0": 250.0}
-    assert caps.list_values(150.0) == {"gpu:0": 150.0}
+    assert caps.make_requests(None) == [CapRequest("gpu:0", 250.0)]
+    assert caps.make_requests(150.0) == [CapRequest("gpu:0", 150.0)]
     with pytest.raises(ConfigError) as error:
         check_caps(plan, status, ["gpu:0", "gpu:1"])
     assert (error.value.code, error.value.where) == ("config.plan-cap", "gpu:1")

@@ -260,8 +260,9 @@ def lay_out_comparison(compared: PlanComparison) -> list[TextBlock]:
     energy = replace(scale_column("planned", "J", energies), digits=3)
     columns = [Column("start", align="left"), Column("the job", align="left"), energy, replace(energy, name="measured")]
     for k, unit in enumerate(compared.units):
-        columns.append(Column("planned", unit, digits=3, is_optional=k > 0))
-        columns.append(Column("measured", unit, digits=3, bare=True))
+        factor, scaled = _scale_cost(total.planned_costs[k], unit)
+        columns.append(Column("planned", scaled, factor=factor, digits=3, is_optional=k > 0))
+        columns.append(Column("measured", scaled, factor=factor, digits=3, bare=True, is_optional=k > 0))
     made = [
         TableRow((format_time(one.start_s, plan.label.time_zone, "%H:%M:%S"), one.title, *_list_figures(one)))
         for one in rows
@@ -274,6 +275,13 @@ def lay_out_comparison(compared: PlanComparison) -> list[TextBlock]:
     table = make_table(columns, made, left=(0, 1))
     answer = lay_out_answer([_write_sentence(compared)], [table], compared.notes, is_explained=True)
     return [BLANK_LINE, *answer]
+
+
+def _scale_cost(value: float, unit: str) -> tuple[float, str]:
+    """Return divisor and unit for costs of about a value; money has thousandths, so that short runs fit a table."""
+    if unit == "g":
+        return fmt.choose_scale([value], unit)
+    return (1.0, unit) if not 0 < value < 0.1 else (0.001, f"0.001 {unit}")
 
 
 def _list_figures(one: ComparedStretch) -> list[TableCell]:

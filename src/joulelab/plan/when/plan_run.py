@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from joulelab.control.client import CapStatus
+    from joulelab.control.client import CapRequest, CapStatus
     from joulelab.control.pauses import JobPauses
     from joulelab.plan.rates.rate import Rate
     from joulelab.plan.when.plan_comparison import PlanComparison
@@ -98,9 +98,11 @@ class PlanCaps:
 
     found_w: Mapping[str, float] = field(default_factory=dict)
 
-    def list_values(self, cap_w: float | None) -> dict[str, float]:
-        """Return the cap of each GPU (W) in a stretch; without a cap, those found before."""
-        return dict(self.found_w) if cap_w is None else dict.fromkeys(self.found_w, cap_w)
+    def make_requests(self, cap_w: float | None) -> list[CapRequest]:
+        """Return the requests for a cap (W) on each GPU; without a cap, for those found before."""
+        from joulelab.control.client import CapRequest
+
+        return [CapRequest(scope, found_w if cap_w is None else cap_w) for scope, found_w in self.found_w.items()]
 
 
 def check_caps(plan: WhenPlan, status: CapStatus, scopes: Sequence[str]) -> PlanCaps:
@@ -220,11 +222,8 @@ class PlanFollower:
     def _set_cap(self, cap_w: float | None) -> None:
         if cap_w == self._cap_w or not self._caps.found_w:
             return
-        from joulelab.control.client import CapRequest
-
-        values = self._caps.list_values(cap_w)
         try:
-            self._capping.set([CapRequest(scope, value) for scope, value in values.items()])
+            self._capping.set(self._caps.make_requests(cap_w))
         except JoulelabError as error:
             self._note_problem("when.cap-failed", str(error))
             return
@@ -314,7 +313,6 @@ def run_plan(
     from joulelab.control.leftovers import restore_at_start
     from joulelab.plan.when.plan_comparison import format_time
     from joulelab.report.format import format_rough_duration
-    from joulelab.run.run_caps import make_cap_requests
 
     if plan.nodes != 1:
         raise ConfigError(
@@ -333,9 +331,8 @@ def run_plan(
 
     wait_for_start(plan.begin_s, notify=notify)
     follower = PlanFollower(plan, caps, os.environ, pauses_itself=checkpoint is not None)
-    requests = []
-    if follower.first_cap_w is not None:
-        requests = make_cap_requests(list(caps.found_w), (follower.first_cap_w, "W"))
+    # Held from the start, also without a cap: a change by another program is then noticed.
+    requests = caps.make_requests(follower.first_cap_w)
     if checkpoint is not None:
         from joulelab.plan.when.checkpoint_job import make_checkpoint_command
 

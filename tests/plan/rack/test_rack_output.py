@@ -52,15 +52,15 @@ def swept(folder: Path, *, has_free: bool = True) -> list[MeasuredRun]:
 def test_the_recommendation_is_one_sentence_with_its_rule_and_what_would_change_it(tmp_path: Path) -> None:
     assert list_sentences(plan_given(8_480.0, margin=0.27)) == [
         (
-            "Plan for 6 nodes: six fit by the measured maximum of 8.48 kW, leaving 27.3 % of 70 kW free (27 % required), "
-            "and five by nameplate; a seventh would exceed the supply."
+            "Plan for 6 nodes: six fit by the measured maximum of 8.48 kW, leaving 27.3 % of 70 kW free (27 % "
+            "required), and five by nameplate; a seventh would exceed the supply."
         )
     ]
     run = measured(node_run(tmp_path, wave, seconds=60.0))
     assert list_sentences(plan_rack(Rack(supply_w=70_000.0), NodeKind("x"), [run])) == [
         (
-            "Plan for 9 nodes: nine fit at the upper end of the measured maximum (7.222 kW), leaving 7.1 % of 70 kW free; "
-            "to plan for ten, as the reading of 7 kW allows, measure the same work on three nodes."
+            "Plan for 9 nodes: nine fit at the upper end of the measured maximum (7.222 kW), leaving 7.1 % of 70 kW "
+            "free; to plan for ten, as the reading of 7 kW allows, measure the same work on three nodes."
         )
     ]
 

@@ -1,1 +1,1 @@
-"""Say how many nodes fit in a rack, by which rule, and at which risk."""
+"""Find how many nodes fit in a rack, by which rule, and at which risk."""

@@ -29,7 +29,7 @@ _NOTES = {
     ),
     "rack.efficiency-assumed": (
         "Power behind the supplies is divided by an assumed efficiency of {efficiency:%}.",
-        "Give efficiency in [nodes.NAME], or measure at the wall.",
+        "Give efficiency of the node in a plan file, or measure at the wall.",
     ),
     "rack.percentiles-refused": (
         "Too few data for {names}: {blocks:independent block} of {block_s:s}, {needed} needed.",
@@ -41,7 +41,7 @@ _NOTES = {
         "Left out, because only the total energy is known: {names}.",
         "Name runs whose nodes were read while they ran.",
     ),
-    "rack.caps-unknown": ("Caps for more nodes are not computed: {why}", ""),
+    "rack.caps-unknown": ("No cap for more nodes: {why}", ""),
     "rack.other-work": (
         "Work that was not measured may draw more ({runs:run}, {observed_s:s} in total).",
         "Measure your hottest job; a cap holds for any work.",
@@ -80,7 +80,10 @@ _NOTES = {
     "rack.why-unseen": ("Peaks shorter than {to_s:s} are not seen by these readings.", ""),
     "rack.why-spread": ("Another node may differ by {value:%} from the mean of these ({source}, k = 2).", "[{advice}]"),
     "rack.why-together": ("{hosts:host} of run {run} peaked at {ratio:%} of the sum of their peaks.", ""),
-    "rack.why-one-job": ("All nodes are taken to do one job, in step.", "Else add [[mix]] to a plan file."),
+    "rack.why-one-job": (
+        "All nodes are taken to do one job, in step.",
+        "If they do different jobs, add a mix of jobs to a plan file.",
+    ),
     "rack.why-guarantee": (
         "Caps bound the GPUs; the rest of a node is {source}, supplies are {efficiency} efficient.",
         "GPUs exceed a cap for moments until it acts.",

@@ -6,7 +6,7 @@ A percentile is an observation, not a guarantee: it holds for the work of its ru
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ from joulelab.plan.rack.independent_blocks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from joulelab.analysis.readings import Floats
     from joulelab.plan.measured_runs import HostTrace
@@ -134,7 +134,6 @@ class Percentile:
     block_s: float
     hours: float
     hours_needed: float
-    by_run: Mapping[str, float] = field(default_factory=dict)
     runs: int = 0
     works: int = 0
     spread: float = 0.0
@@ -180,11 +179,7 @@ def compute_percentile(
         return refusal
     rare = 1 - p
     drawn = pool.resample_power(rare, np.random.default_rng(seed))
-    by_run = {run: _find_run_power(traces, run, rare) for run in dict.fromkeys(t.run for t in traces)}
-    return bound_percentile(
-        p, confidence, pool, pool.find_power, drawn, find_known_gain(traces),
-        by_run={run: watts for run, watts in by_run.items() if watts is not None},
-    )  # fmt: skip
+    return bound_percentile(p, confidence, pool, pool.find_power, drawn, find_known_gain(traces))
 
 
 def bound_percentile(
@@ -195,7 +190,6 @@ def bound_percentile(
     drawn: Floats,
     gain: float | None,
     *,
-    by_run: Mapping[str, float] | None = None,
     spread: float = 0.0,
 ) -> Percentile:
     """Return a percentile of a distribution: `find_power` gives the power exceeded in a share of the time.
@@ -223,16 +217,10 @@ def bound_percentile(
         block_s=pool.block_s,
         hours=hours,
         hours_needed=hours * enough / pool.blocks,
-        by_run=by_run or {},
         runs=pool.runs,
         works=pool.works,
         spread=spread,
     )
-
-
-def _find_run_power(traces: Sequence[HostTrace], run: str, rare: float) -> float | None:
-    watts = np.concatenate([t.high_w[np.isfinite(t.high_w)] for t in traces if t.run == run])
-    return float(np.sort(watts)[max(watts.size - 1 - int(rare * watts.size), 0)]) if watts.size else None
 
 
 def check_shares(p: float, confidence: float) -> None:

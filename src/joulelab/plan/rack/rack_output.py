@@ -388,7 +388,7 @@ def _explain_caps(plan: RackPlan) -> list[Note]:
         found += [Note("rack.errors-unknown", texts={"names": plan.guarantee.lacks})] if plan.guarantee.lacks else []
     response = plan.cost.response
     if response is not None:
-        texts = {"source": SOURCES[response.source]}
+        texts = {"source": "modelled" if response.source == "model" else SOURCES[response.source]}
         texts |= {"advice": "Measure three caps before you trust it."} if response.source == "model" else {}
         numbers = {"lowest_w": response.caps_w[0], "highest_w": response.caps_w[-1]}
         numbers |= {} if plan.cost.against_w is None else {"against_w": plan.cost.against_w}

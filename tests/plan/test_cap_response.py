@@ -59,7 +59,7 @@ def test_time_and_power_are_means_of_the_repeats(tmp_path: Path) -> None:
     assert first.known
     assert 0.005 < first.u < 0.1
     assert found.source == "measured"
-    assert "per sample" in found.said
+    assert "per sample" in found.basis
 
 
 def test_time_is_per_work(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_single_runs_have_no_interval(tmp_path: Path) -> None:
     found = fit_cap_response(swept(tmp_path, {400.0: [25.0], None: [20.0]}))
     assert not found.points[0].slowdown.known
     assert not found.at(500.0).slowdown.known
-    assert "single runs" in found.said
+    assert "single runs" in found.basis
 
 
 def test_a_cap_at_the_limit_is_none_at_all(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_cap_at_the_limit_is_none_at_all(tmp_path: Path) -> None:
     assert found.caps_w == (400.0, 700.0)
     assert found.points[-1].runs == 2
     capped = fit_cap_response(swept(tmp_path / "capped", {400.0: [25.0], 600.0: [20.0]}))
-    assert "600 W is the reference" in capped.said
+    assert "600 W is the reference" in capped.basis
 
 
 def test_the_limit_is_what_was_found_where_the_nameplate_stands_for_the_gpus(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_twin_says_what_its_truth_is(twin: tuple[list[MeasuredRun], dict[float
     runs, times = twin
     found = fit_cap_response(runs)
     assert found.source == "twin"
-    assert found.said.startswith("simulated")
+    assert found.basis.startswith("simulated")
     for point in found.points:
         assert point.slowdown.value == pytest.approx(times[point.cap_w] / times[260.0])
     assert found.at(200.0).highest_w == found.points[2].highest_w
@@ -176,8 +176,8 @@ def test_the_model_is_asked_where_all_runs_are_at_one_cap(twin: tuple[list[Measu
     free = [m for m in runs if m.result.caps[0].asked == 260.0]
     found = find_cap_response(free)
     assert found.source == "model"
-    assert "not measured" in found.said
-    assert "taken to draw" not in found.said  # the GPUs' own power was measured
+    assert "not measured" in found.basis
+    assert "taken to draw" not in found.basis  # the GPUs' own power was measured
     measured_there = fit_cap_response(runs)
     for cap in (130.0, 180.0):
         at, true = found.at(cap), measured_there.at(cap)
@@ -220,8 +220,8 @@ def test_a_kind_of_gpu_that_is_known_has_its_own_curve() -> None:
         model_cap_response(Quantity(2500.0), 2600.0, gpus=8, gpu_w=260.0, gpu_mean_w=240.0, model=model)
         for model in ("Quadro RTX 6000", "NVIDIA B300")
     )
-    assert "rtx6000" in named.said
-    assert "other GPUs" in other.said
+    assert "rtx6000" in named.basis
+    assert "other GPUs" in other.basis
     assert named.at(150.0).slowdown.value != other.at(150.0).slowdown.value
 
 

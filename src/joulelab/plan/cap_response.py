@@ -67,13 +67,13 @@ class CapPoint:
 class CapResponse:
     """Hold the effect of caps, from the lowest to the highest; the last is the reference, without a cap.
 
-    `source` is `measured`, `twin` (measured in a simulation) or `model` (of other GPUs); `said` describes its basis and
+    `source` is `measured`, `twin` (measured in a simulation) or `model` (of other GPUs); `basis` describes its data and
     its limits. `tag` separates its terms from those of other responses.
     """
 
     points: tuple[CapPoint, ...]
     source: Literal["measured", "twin", "model"]
-    said: str = ""
+    basis: str = ""
     tag: str = ""
 
     @property
@@ -147,8 +147,8 @@ def fit_cap_response(measured: Sequence[MeasuredRun], *, highest_cap_w: float | 
         slowdown = ONE if own == reference else divide_times(own, reference) or ONE
         highest_w = max(draw.highest_w for one in group for draw in one.draws)
         points.append(CapPoint(level, slowdown, mean.energy, highest_w, len(group)))
-    said = _describe_fit(measured, groups, kind, levels, _find_limit(measured, highest_cap_w))
-    return CapResponse(tuple(points), "twin" if measured[0].result.twin else "measured", said, tag)
+    basis = _describe_fit(measured, groups, kind, levels, _find_limit(measured, highest_cap_w))
+    return CapResponse(tuple(points), "twin" if measured[0].result.twin else "measured", basis, tag)
 
 
 def model_cap_response(
@@ -191,11 +191,11 @@ def model_cap_response(
             )
         )
     assumed = f"; GPUs are taken to draw {GPU_SHARE:.0%} of the node's power" if gpu_mean_w is None else ""
-    said = (
+    basis = (
         f"modelled by the curve of {known or 'other GPUs'}, not measured: public cap sweeps of an RTX 6000 and a "
         f"V100 in training{assumed}. Measure three caps before you trust it"
     )
-    return CapResponse(tuple(reversed(points)), "model", said, tag)
+    return CapResponse(tuple(reversed(points)), "model", basis, tag)
 
 
 def _find_curve(model: str) -> tuple[tuple[float, float], str]:

@@ -363,7 +363,7 @@ class WorkBasis:
         energy = time * _divide(there.node_w, here.node_w)
         worth: Worth = "assumed" if response.source == "model" else "interpolated"
         since = "none" if base.cap_w is None else f"{base.cap_w:g} W"
-        return ScalingStep("cap", since, f"{cap_w:g} W", time, energy, worth, response.said)
+        return ScalingStep("cap", since, f"{cap_w:g} W", time, energy, worth, response.basis)
 
     def _find_response(self, base: RunGroup, members: Sequence[MeasuredRun]) -> CapResponse:
         """Return the effect of caps; by the given GPUs if only the power of whole nodes was measured."""

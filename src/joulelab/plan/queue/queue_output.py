@@ -202,7 +202,7 @@ def _explain_queue(comparison: Comparison, responses: Mapping[str, CapResponse])
         lines.append(
             ("draws", f"intervals (k = 2) are from {comparison.draws} Monte Carlo draws, seed {comparison.seed}")
         )
-    lines += [("caps", f"{name or 'jobs'}: {r.said}") for name, r in responses.items() if r.said]
+    lines += [("caps", f"{name or 'jobs'}: {r.basis}") for name, r in responses.items() if r.basis]
     lines += [(o.policy.name, DESCRIPTIONS[o.policy]) for o in comparison.completed]
     return [*blocks, BLANK_LINE, list_facts(lines)]
 
@@ -222,7 +222,7 @@ def encode_queue(comparison: Comparison, responses: Mapping[str, CapResponse], n
         "draws": comparison.draws,
         "seed": comparison.seed,
         "responses": {
-            name: {"source": r.source, "said": r.said, "caps_w": list(r.caps_w)} for name, r in responses.items()
+            name: {"source": r.source, "said": r.basis, "caps_w": list(r.caps_w)} for name, r in responses.items()
         },
         "compared_with": comparison.base.policy.name,
         "policies": [_encode_outcome(each, comparison) for each in comparison.outcomes],

@@ -198,8 +198,8 @@ def _finish_job(job: ShiftableJob, response: CapResponse | None, figures: JobFig
         for cap_w in sorted({cap for cap in caps if cap < reference.cap_w}):
             point = response.at(cap_w)
             modes.append(CapMode(cap_w, point.slowdown, job.full.power * (point.node_w / reference.node_w)))
-        if response.said and modes:
-            notes.append(Note("when.caps", texts={"what": response.said}))
+        if response.basis and modes:
+            notes.append(Note("when.caps", texts={"what": response.basis}))
     elif figures.caps_w:
         raise ConfigError(
             "the effect of caps is not known", why="the job has one cap, and no model of its GPUs",

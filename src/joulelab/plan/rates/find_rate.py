@@ -67,9 +67,6 @@ def find_rate(text: str, *, want: WantedKind | None = None, zone: str | None = N
     return rate
 
 
-rate_of = find_rate  # until `plan when` and `plan queue` use the new name
-
-
 def is_varying(rate: Rate) -> bool:
     """Return whether a rate changes over time."""
     return not isinstance(rate, Constant) and not (isinstance(rate, Tariff) and rate.is_flat)

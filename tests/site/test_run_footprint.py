@@ -88,10 +88,12 @@ def test_terminal_json_python_csv_page_and_dashboard_have_the_same_numbers(
     assert m.co2e.value == pytest.approx(6090 * 1000 / 3.6e6 * 1.2 * 0.381, rel=1e-3)
     assert m.cost.relative == m.co2e.relative == pytest.approx(result.energy.relative)
     cost, co2e = format_cost(m.cost, "EUR"), format_co2e(m.co2e)
-    line = f"{cost} and {co2e} CO2e for GPUs and CPUs only (Germany 2023, 381 g/kWh, PUE 1.2)"
-    assert line in print_run(result, path, 200)
-    assert line in " ".join(describe_measurement("same", 1.0, path, result).replace("\N{NO-BREAK SPACE}", " ").split())
-    assert line in write_run_document(result, "markdown")
+    line, site = f"{cost} and {co2e} CO2e", "(Germany 2023, 381 g/kWh, PUE 1.2)"
+    assert f"{line} {site}" in CliRunner().invoke(commands, ["show", str(path)]).stdout
+    assert f"{line} {site}" in describe_measurement("same", 1.0, path, result).replace("\N{NO-BREAK SPACE}", " ")
+    parts = "for GPUs and CPUs only"
+    assert f"{line} {parts} {site}" in print_run(result, path, 200)
+    assert f"{line} {parts} {site}" in write_run_document(result, "markdown")
 
     monkeypatch.setenv("JOULELAB_RUNS", str(path.parent))
     asked = ["query", "SELECT * FROM runs", "--csv"]
@@ -190,14 +192,15 @@ def test_half_a_site_says_what_is_missing() -> None:
     only_price, only_zone = read_site({"price": "0.3 EUR"}), read_site({"zone": "US", "pue": 1.5})
     assert word_footprint(compute_footprint(energy, only_price)) == "0.30 EUR; no carbon intensity is set"
     text = word_footprint(compute_footprint(energy, only_zone), is_estimate=True)
-    assert text == "~0.55 kg CO2e (United States 2023, 366 g/kWh, direct emissions, PUE 1.5); no price is set"
+    assert text == "~0.55 kg CO2e (United States 2023, 366 g/kWh, direct, PUE 1.5); no price is set"
 
 
 def test_coverage_is_in_words(tmp_path: Path) -> None:
     gpus = load_result(run_at_site(tmp_path, cpus=0))
-    assert " for GPUs only (" in list_footprint_facts(gpus)[0][1]
+    assert " for GPUs only (" in list_footprint_facts(gpus, has_parts=True)[0][1]
+    assert " only (" not in list_footprint_facts(gpus)[0][1]  # beside the line `covers`
     whole = replace(gpus.groups[-1], name="measured", scopes=("node.ac",))
-    assert " only (" not in list_footprint_facts(replace(gpus, groups=(whole,)))[0][1]
+    assert " only (" not in list_footprint_facts(replace(gpus, groups=(whole,)), has_parts=True)[0][1]
 
 
 def test_an_energy_that_is_not_resolved_has_no_cost(tmp_path: Path) -> None:

@@ -22,10 +22,11 @@ LEAST_MONEY = 1e-4  # smaller amounts are not written out
 PART_NAMES = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory", "accel": "accelerators", "module": "modules"}
 
 
-def list_footprint_facts(result: Result, *, has_hint: bool = False) -> list[tuple[str, str]]:
+def list_footprint_facts(result: Result, *, has_hint: bool = False, has_parts: bool = False) -> list[tuple[str, str]]:
     """Return the line about cost and CO2e; none without energy. With `has_hint`, say how to set a site if none is set.
 
-    A simulated run has no hint: its energy costs nothing.
+    A simulated run has no hint: its energy costs nothing. With `has_parts` the line names the measured parts, where no
+    other line does.
     """
     footprint = result.footprint
     if footprint is None or not footprint.kwh.is_resolved:
@@ -33,7 +34,8 @@ def list_footprint_facts(result: Result, *, has_hint: bool = False) -> list[tupl
     if footprint.site is None or footprint.site.is_empty:
         return [("site", NOT_SET)] if has_hint and not result.twin else []
     whole = result.group("measured")
-    text = word_footprint(footprint, word_parts(result), is_estimate=whole is not None and whole.estimate)
+    parts = word_parts(result) if has_parts else ""
+    text = word_footprint(footprint, parts, is_estimate=whole is not None and whole.estimate)
     return [("cost" if footprint.cost is not None else "CO2e", text)]
 
 
@@ -58,7 +60,7 @@ def word_site(site: Site, *, has_price: bool = False) -> str:
         # A figure of a table is named by its place; its source is in JSON, on the page and in `joulelab site`.
         words.append(f"{site.name or site.source} {site.year or ''}".strip())
         words.append(f"{fmt.format_number(site.g_per_kwh, 3)} g/kWh")
-        words += ["direct emissions"] if site.covers == "direct" else []
+        words += ["direct"] if site.covers == "direct" else []
     words += [f"PUE {site.pue:g}"] if site.pue != 1 else []
     return ", ".join(words)
 

@@ -117,7 +117,7 @@ def lay_out_run(
         bound = word_check(check)
         blocks.append(list_facts([(bound.status, f"{bound.text}\n-> {bound.next}")]))
     blocks.append(TextLine(describe_command(result, width)))
-    blocks.append(list_facts(list_footprint_facts(result, has_hint=True)))
+    blocks.append(list_facts(list_footprint_facts(result, has_hint=True, has_parts=True)))
     if result.scopes:
         blocks += _lay_out_energies(result, width, every=every_scope, budget=budget)
     if result.phases:
@@ -168,7 +168,7 @@ def write_run_document(
     if result.phases:
         phases = make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)
         parts.append(replace(phases, title=f"Phases of {name}{simulated}", notes=(INTERVAL_NOTE,)))
-    facts = list_footprint_facts(result) + list_workload_facts(result) + list_work_facts(result)
+    facts = list_footprint_facts(result, has_parts=True) + list_workload_facts(result) + list_work_facts(result)
     facts += list_cap_facts(result) + list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
     checks = [(label, text.replace("\n-> ", ". Next: ")) for label, text in list_check_facts(result)]
     if lines := [f"{label}: {text}" for label, text in facts + checks]:

@@ -10,8 +10,13 @@ from tests.plan.bad_inputs import check_refusal
 from tests.plan.measured_runs import node_run
 
 from joulelab.cli.group import run_commands
+from joulelab.core.quantity import Quantity
 from joulelab.plan.commands import COMMANDS
+from joulelab.plan.queue.jobs import JobStream, QueueJob
+from joulelab.plan.queue.policy_comparison import compare_policies
 from joulelab.plan.queue.queue_command import command
+from joulelab.plan.queue.queue_output import word_recommendation
+from joulelab.plan.queue.site import NO_CAP, CapStep, QueueSite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,6 +103,15 @@ def test_without_a_known_effect_of_caps_the_answer_says_so(call: Call, plan: Pat
     assert "without caps" in out.partition(":")[0]
     assert "Never capped, as no run shows the effect of caps: train." in out
     assert "The accuracy of the powers is not known" in out
+
+
+def test_less_energy_in_the_same_time_is_not_called_earlier() -> None:
+    jobs = tuple(QueueJob(f"j{k}", 1e4 * k, 1, 3_600.0, Quantity(6_000.0), 6_500.0, "made") for k in range(3))
+    steps = (CapStep(400.0, Quantity(1.005), Quantity(0.8), 0.8), NO_CAP)
+    found = compare_policies(JobStream(jobs, "3 jobs"), QueueSite(1, 9_000.0, 0.0), {"made": steps})
+    text = word_recommendation(found)
+    assert text.startswith("Cap the GPUs of made at 400 W and backfill: the 3 jobs end neither earlier nor later")
+    assert "with 19.6 % less energy; no job waits longer than 0 s. Power is not the limit" in text
 
 
 def test_an_swf_log_is_enough_with_the_power_of_a_node(call: Call, plan: Path) -> None:

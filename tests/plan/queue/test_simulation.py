@@ -253,7 +253,7 @@ def test_the_program_finds_the_optimum_and_no_policy_is_better(monkeypatch: pyte
     monkeypatch.setattr("benchmarks.plan_queue.STEPS", STEPS[1::2])  # two ways per job: few enough to try all
     rng = np.random.default_rng(3)
     for _ in range(2):
-        jobs, site = make_small_case(rng, 3)
+        jobs, site = make_small_case(rng, 4)
         best = find_best_by_trial(jobs, site)
         for goal, least_s in best.items():
             assert solve_optimum(jobs, site, goal)[0] == pytest.approx(least_s)

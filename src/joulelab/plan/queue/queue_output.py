@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.study_cells import Note
 from joulelab.plan.plan_output import describe_notes, lay_out_answer
+from joulelab.plan.queue.policy_comparison import LEAST_CHANGE
 from joulelab.plan.queue.simulation import BACKFILL, ENERGY, FIRST_COME, FIT, NAMEPLATE
 from joulelab.report import format as fmt
 from joulelab.report.tables import Column, TableRow, make_table
@@ -89,7 +90,7 @@ def word_recommendation(comparison: Comparison) -> str:
     caps: dict[str, set[float]] = {}
     for start in best.starts:
         if start.way.cap_w is not None:
-            caps.setdefault(comparison.stream.jobs[start.job].workload or "all jobs", set()).add(start.way.cap_w)
+            caps.setdefault(comparison.stream.jobs[start.job].workload or "the jobs", set()).add(start.way.cap_w)
     if caps:
         every = sorted(set().union(*caps.values()))
         span = f"the GPUs of {', '.join(caps)} at {every[0]:g} to {every[-1]:g} W"
@@ -116,10 +117,11 @@ def word_recommendation(comparison: Comparison) -> str:
         if wide:
             shown = fmt.format_interval(earlier.value / scale, wide / scale, signed=True)
         share = earlier.value / base.figures[0]["turnaround_s"]
-        gain = (
-            f"the {total} jobs end {shown} {unit} earlier on average ({share * 100:.0f} %) than first come, first "
-            f"served under {budget}, with {_word_energy(best.get_change('energy_j', base, is_share=True))}"
-        )
+        times = f"end {shown} {unit} earlier on average ({share * 100:.0f} %) than"
+        if share < LEAST_CHANGE or earlier.value < (wide or 0.0):
+            times = "end neither earlier nor later on average (no significant difference) than"
+        energy = _word_energy(best.get_change("energy_j", base, is_share=True))
+        gain = f"the {total} jobs {times} first come, first served under {budget}, with {energy}"
     enough = fmt.format_rough(comparison.enough_w, "W")
     is_bound = comparison.enough_w > site.budget_w * (1 + 1e-9)
     change = (

@@ -217,7 +217,7 @@ def make_rule_table(plan: RackPlan, most: int | None) -> Table:
     rows = rows[:most]
     if "percentile" in refused:
         rows.append((", ".join(refused["percentile"]), "-", "-", "too few data", "", ""))
-    above = "over, % of time" if any(row.exceed for row in plan.rows) else ""
+    above = "overload, %" if any(row.exceed for row in plan.rows) else ""
     heads = ("rule", "per node, kW", "nodes", "next limit", "free, %", above)
     return make_table(heads, rows, left=(0, 3), title="" if most else plan.title)
 

@@ -4,7 +4,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "cooling.full-speed": (
         "warning",
         "{coolings}: fans at full speed (!) do not carry off the highest heat, and GPUs would slow down.",
-        "",
+        "Choose a lower inlet, or cap the GPUs.",
     ),
     "cooling.beyond-seen": (
         "warning",
@@ -34,11 +34,10 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "cooling.assumed": (
         "note",
         (
-            "The ± includes assumed ranges: [the model's fan power ± {fan_power:%}, ]exhaust ± 5 °C, 75 ± 10 % of the "
-            "heat into water direct to chip, 0 to 20 % more fan power by a rear door, fan power by the flow to the "
-            "power of 2.5 to 3. They were never compared with a node whose cooling was changed."
+            "The ± includes assumed ranges ([model's fan power ± {fan_power:%}, ]exhaust ± 5 °C, heat into water 75 ± "
+            "10 %, door 0 to 20 %, exponent 2.5 to 3), never compared with a node whose cooling was changed."
         ),
-        "Record the fans of the node (joulelab meters) at two inlet temperatures before you decide.",
+        "Record the fans (joulelab meters) at two inlet temperatures before you decide.",
     ),
     "cooling.leakage": ("note", "Cooler chips leak less, which is not included.", ""),
 }

@@ -30,7 +30,7 @@ KEYS = (
 EXAMPLES = format_examples(
     "joulelab plan queue --plan examples/plans/queue.toml",
     "joulelab plan queue --jobs jobs.csv --nodes 24 --budget 100kW --idle 2.2kW",
-    "joulelab plan queue --jobs log.swf.gz --nodes 24 --budget 100kW --idle 2kW --node-w 6kW",
+    "joulelab plan queue --jobs log.swf.gz --nodes 24 --budget 100kW --node-w 6kW",
     "joulelab plan queue STUDY --repeat 200 --every 10m --nodes 8 --budget 40kW",
 )
 

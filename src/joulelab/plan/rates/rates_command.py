@@ -51,7 +51,7 @@ def check(spec: str, as_json: bool) -> None:
     "fetch",
     epilog=format_examples(
         "joulelab plan rates fetch em:DE --forecast --to de.csv",
-        "joulelab plan rates fetch em:DE --since 2026-11-01 --until 2026-11-08 --to de.csv",
+        "joulelab plan rates fetch em:DE --since 2026-11-01 --to de.csv",
     ),
 )
 @click.argument("spec", metavar="em:ZONE")

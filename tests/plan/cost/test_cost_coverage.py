@@ -47,9 +47,10 @@ def test_amounts_over_time_hold_the_truth(tmp_path: Path) -> None:
         true = float(np.dot(np.diff(energy), rates)) / KWH
         assert found.amount.expanded is not None
         held += abs(found.amount.value - true) <= found.amount.expanded
-        sizes.append(found.amount.expanded / found.amount.value)
+        assert run.result.energy is not None
+        sizes.append(found.amount.expanded / found.amount.value / (run.result.energy.relative or 0.0))
     assert held >= 0.93 * 120
-    assert np.median(sizes) < 0.1  # not by being wide
+    assert np.median(sizes) < 1.6  # beside the interval of the run's energy: not by being wide
 
 
 @pytest.mark.campaign

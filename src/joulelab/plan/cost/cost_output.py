@@ -247,16 +247,18 @@ def _list_reasons(books: CostBooks) -> Iterator[tuple[str, str]]:
         at = f"{entry.site.name}: " if several else ""
         for amount in entry.amounts.values():
             slots = f"; {len(amount.slots)} slots from {format_time(entry.start_s)}" if len(amount.slots) > 1 else ""
-            yield (
-                "rate",
-                f"{at}{name_label(amount.label)}: {fmt.format_number(amount.mean_rate)} {amount.label.unit}{slots}",
-            )
+            figure = f": {fmt.format_number(amount.mean_rate)} {amount.label.unit}"
+            is_figure = amount.label.name.endswith(amount.label.unit)
+            yield "rate", f"{at}{name_label(amount.label)}{'' if is_figure else figure}{slots}"
         if entry.site.pue is not None:
             exact = "" if entry.site.pue_u else ", taken as exact"
             yield "PUE", f"{at}{format_figure(entry.site.overhead)}{exact}; {format_energy(entry.site_kwh)} at the site"
     for work in books.planned:
         time = format_figure(work.time * (1 / 3600))
-        yield "work", f"{work.name}: {time} h on {work.nodes} nodes, from {len(work.runs)} runs"
+        nodes, runs = (
+            f"{n} {noun}{'s' if n > 1 else ''}" for n, noun in ((work.nodes, "node"), (len(work.runs), "run"))
+        )
+        yield "work", f"{work.name}: {time} h on {nodes}, from {runs}"
         yield from (("step", format_step(step)) for step in work.steps)
     for entry in books.entries:
         name = entry.name if several else entry.job.name

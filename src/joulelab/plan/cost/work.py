@@ -362,7 +362,7 @@ class WorkBasis:
         time = _divide(there.slowdown, here.slowdown)
         energy = time * _divide(there.node_w, here.node_w)
         worth: Worth = "assumed" if response.source == "model" else "interpolated"
-        since = "none" if base.cap_w is None else f"{base.cap_w:g} W"
+        since = "no cap" if base.cap_w is None else f"{base.cap_w:g} W"
         return ScalingStep("cap", since, f"{cap_w:g} W", time, energy, worth, response.basis)
 
     def _find_response(self, base: RunGroup, members: Sequence[MeasuredRun]) -> CapResponse:

@@ -83,6 +83,10 @@ def test_a_cap_for_one_more_stands_in_the_sentence_with_its_cost(tmp_path: Path)
         "a seventh would need a cap of 560 W on each GPU (8.7 ± 9.8 % slower, by a model)"
         in list_sentences(modelled)[0]
     )
+    given = replace(DGX, host_w=2_000.0, efficiency=0.95)  # the cap is guaranteed, its cost is from the model
+    guaranteed = plan_rack(Rack(supply_w=70_000.0, margin=0.27, rules=Rules(max_w=8_480.0)), given)
+    assert guaranteed.recommendation.option_source == "guarantee"
+    assert re.search(r"a cap of 616 W on each GPU \([^)]* slower, by a model\)", list_sentences(guaranteed)[0])
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ class Rack:
     rules: Rules = declare_key(Rules, "input of the rules")
 
     @property
-    def carrying(self) -> tuple[Feed, ...]:
+    def carrying_feeds(self) -> tuple[Feed, ...]:
         """Return the feeds that have to carry everything: with A/B, those left when the largest side is lost."""
         if self.redundancy != "A/B":
             return self.feeds
@@ -128,7 +128,7 @@ class Rack:
     @property
     def capacity_w(self) -> float:
         """Return the power that may be drawn for long before a margin is kept, in W."""
-        carried = [self.compute_long_power(self.carrying)] if self.feeds else []
+        carried = [self.compute_long_power(self.carrying_feeds)] if self.feeds else []
         return min([*([] if self.supply_w is None else [self.supply_w]), *carried])
 
     def compute_long_power(self, feeds: Sequence[Feed]) -> float:
@@ -193,7 +193,7 @@ def _find_electric_limits(rack: Rack) -> list[Limit]:
     if rack.feeds:
         add_limit("breakers", rack.feeds)
     if rack.feeds and rack.redundancy == "A/B":
-        add_limit("feed lost", rack.carrying)
+        add_limit("feed lost", rack.carrying_feeds)
     uneven = _find_uneven_feeds(rack)
     if uneven:
         add_limit("phase", uneven, rack.node_phases or 3)

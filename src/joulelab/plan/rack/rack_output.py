@@ -79,9 +79,9 @@ def list_sentences(plan: RackPlan) -> list[str]:
     found = [_word_recommendation(plan) if plan.recommendation.nodes else _word_no_node(plan)]
     now, nodes = plan.rack.nodes_now, plan.recommendation.nodes
     if now is not None and nodes > now:
-        found.append(f"There {_count_are(now)} now: {_word_count(nodes - now)} more {_fit(nodes - now)}.")
+        found.append(f"There {_word_are(now)} now: {_word_count(nodes - now)} more {_word_fit(nodes - now)}.")
     elif now is not None:
-        found.append(f"There {_count_are(now)} now: {'no more fit' if nodes == now else f'{now - nodes} too many'}.")
+        found.append(f"There {_word_are(now)} now: {'no more fit' if nodes == now else f'{now - nodes} too many'}.")
     if plan.mix is not None:
         found.append(_word_mix(plan))
     return found
@@ -106,7 +106,9 @@ def _word_recommendation(plan: RackPlan) -> str:
         by_plate = f", and {'also ' if same else ''}{_word_count(plate.nodes or 0)} by nameplate"
     count = _word_count(best.nodes)
     noun = "node" if best.nodes == 1 else "nodes"
-    return f"Plan for {best.nodes} {noun}: {count} {_fit(best.nodes)} {rule}, {free}{by_plate}; {_word_next(plan)}."
+    return (
+        f"Plan for {best.nodes} {noun}: {count} {_word_fit(best.nodes)} {rule}, {free}{by_plate}; {_word_next(plan)}."
+    )
 
 
 def _word_next(plan: RackPlan) -> str:
@@ -123,16 +125,16 @@ def _word_next(plan: RackPlan) -> str:
 
 
 def _word_option(plan: RackPlan) -> str:
-    best, option = plan.recommendation, plan.recommendation.option
+    option = plan.recommendation.option
     if option is None:
         return ""
     cost = ""
-    if option.slowdown is not None:
+    if option.slowdown is not None and plan.cost.response is not None:
         change = fmt.format_change(option.slowdown.value - 1, option.slowdown.expanded or 0.0, is_forecast=True)
         about = "about " if option.slowdown.expanded is None else ""
         than = "" if plan.cost.against_w is None else f" than at {plan.cost.against_w:g} W"
-        model = ", by a model" if best.option_source == "model" else ""
-        cost = f" ({about}{change.lstrip('+')} slower{than}{model})"
+        source = {"model": ", by a model", "twin": ", simulated"}.get(plan.cost.response.source, "")
+        cost = f" ({about}{change.lstrip('+')} slower{than}{source})"
     return f"a cap of {option.cap_w:g} W on each GPU{cost}"
 
 
@@ -170,11 +172,11 @@ def _word_count(count: int) -> str:
     return COUNTS[count] if count < len(COUNTS) else str(count)
 
 
-def _fit(count: int) -> str:
+def _word_fit(count: int) -> str:
     return "fits" if count == 1 else "fit"
 
 
-def _count_are(count: int) -> str:
+def _word_are(count: int) -> str:
     return f"is {count}" if count == 1 else f"are {count}"
 
 

@@ -21,17 +21,25 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "The step from {since} to {until} ({axis}) is assumed, not measured.",
         "Measure runs at {until} to replace it.",
     ),
-    "cost.some-simulated": ("warning", "Simulated: {jobs}. The others come from measured runs.", ""),
+    "cost.some-simulated": (
+        "warning",
+        "Simulated: {jobs}. The others come from measured runs.",
+        "Name runs of one kind.",
+    ),
     "cost.side-parts": (
         "warning",
         "Only parts of the nodes were measured; the rest is not included.",
         "Add a meter of the whole node: joulelab meters.",
     ),
-    "cost.side-dc": ("warning", "Measured behind the power supplies; their losses are not included.", ""),
+    "cost.side-dc": (
+        "warning",
+        "Measured behind the power supplies; their losses are not included.",
+        "Measure at the wall: joulelab meters.",
+    ),
     "cost.side-unknown": (
         "warning",
         "It is unknown whether the cluster's figures include losses of the power supplies.",
-        "",
+        "Ask the cluster which energy plugin it uses.",
     ),
     "cost.accuracy-unknown": (
         "warning",
@@ -46,7 +54,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "cost.accounted-total": (
         "warning",
         "{runs}: a cluster accounted for the energy as one total.",
-        "",
+        "For its course over time, measure it: joulelab run -- COMMAND.",
     ),
     "cost.no-pue": (
         "note",

@@ -6,7 +6,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "The intensities cover different emissions ({covers}): do not compare them.",
         "Name rows that are alike: table:DE:lifecycle.",
     ),
-    "rates.some-forecasts": ("warning", "Some rates are forecasts, others are actual values.", ""),
+    "rates.some-forecasts": (
+        "warning",
+        "Some rates are forecasts, others are actual values.",
+        "Compare rates of one kind.",
+    ),
     "rates.gaps": (
         "warning",
         "The series has {gaps:gap}, {unknown_s:s} together.",

@@ -17,7 +17,7 @@ RUN_MESSAGES: dict[str, tuple[str, str, str]] = {
         "The job ended {difference_s:s} before the planned end; the rest of the plan was not needed.",
         "Name this run as the job of the next plan: its time is measured.",
     ),
-    "when.pause-ended": ("warning", "A pause ended early: the job was paused, and {why}.", ""),
+    "when.pause-ended": ("warning", "A pause ended early: the job was paused, and {why}.", "See joulelab show last."),
     "when.pause-failed": ("warning", "The job ran on in a pause: {why}.", "Give a --checkpoint command instead."),
     "when.cap-failed": ("warning", "A cap of the plan was not set: {why}.", "See joulelab cap status."),
     "when.follow-failed": ("warning", "The plan was not followed to its end: {why}.", "Report this as a bug."),
@@ -49,11 +49,11 @@ _PLAN_NOTES = {
         "Measure it (joulelab run --idle 60 -- COMMAND), or give --idle.",
     ),
     "when.off-pays": (
-        "In a pause the node draws {share:%} of its power at work. If it were off instead, pauses would make {cost}.",
+        "In a pause the node draws {share:%} of its power at work. If it were off, pauses would bring it to {cost}.",
         "Let others use the node in pauses, then give --choose pauses-off.",
     ),
     "when.caps-left-out": (
-        "Caps by the slot could make {cost}, by a model of other GPUs; a model is never the plan by itself.",
+        "Caps by the slot would bring it to {cost}, but by a model of other GPUs, which is never the plan by itself.",
         _SWEEP,
     ),
     "when.lowest-cap": (

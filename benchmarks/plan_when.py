@@ -1,8 +1,7 @@
 """Measure `plan when` over a week of 15-minute slots with ten caps: time, and gap to the optimum.
 
 The times of the processor are printed beside those of the clock, because a solver shares its machine. Bounds are those
-of HiGHS. `--only NAME` solves one of the problems, `--limit S` sets the time limit of the solver. The costs can be
-compared with those of the exact method of version 0.9: it is in the history of this file's folder.
+of HiGHS. `--only NAME` solves one of the problems, `--limit S` sets the time limit of the solver.
 """
 
 from __future__ import annotations

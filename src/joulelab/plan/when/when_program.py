@@ -279,6 +279,7 @@ class _Program:
         solver = highspy.Highs()
         for option, value in {
             "output_flag": False, "mip_rel_gap": gap, "mip_abs_gap": 1e-9, "time_limit": time_limit_s, "threads": 1,
+            "mip_allow_restart": False,
         }.items():  # fmt: skip
             solver.setOptionValue(option, value)
         whole = np.concatenate(self._whole)

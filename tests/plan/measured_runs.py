@@ -59,15 +59,17 @@ def node_run(
         accuracy = Accuracy("unknown") if gain is None else Accuracy("assumed", gain, shared=f"pdu:{host}")
         spec = Spec("power_w", "power", "W", "power", step_s, step_s, accuracy=accuracy)
         stream = Stream(scope, "power", scope, step_s, (spec,), device=f"pdu-{host}")
-        _write(run, host, "pdu", [stream], stop, step_s, lambda s: [[_at(idle_w, s) if s is None else course(s)]])
+        _write_journal(
+            run, host, "pdu", [stream], stop, step_s, lambda s: [[_evaluate(idle_w, s) if s is None else course(s)]]
+        )
         if gpu_w is not None:
             _write_gpus(run, host, (gpu_w, gpus), stop, step_s)
         if gpu_c is not None:
             chip = Stream("gpu:0.state", "state", "gpu:0", step_s, (Spec("temperature_c", "temperature", "degC"),))
-            _write(run, host, "nvml", [chip], stop, step_s, lambda _: [[gpu_c]])
+            _write_journal(run, host, "nvml", [chip], stop, step_s, lambda _: [[gpu_c]])
         _write_cooling(run, host, (cooling or {}, fan_w), stop, step_s)
-    _tell(run, hosts, stop, _caps(cap, gpus, found_w, changed=changed))
-    _mark(run / hosts[0] / "marks", stop, work, facts)
+    _write_events(run, hosts, stop, _list_cap_events(cap, gpus, found_w, changed=changed))
+    _write_marks(run / hosts[0] / "marks", stop, work, facts)
     end = {**STARTED, "mono_ns": stop, "utc_ns": int(STARTED["utc_ns"] or 0) + stop - int(STARTED["mono_ns"] or 0)}
     end_run(run, {"outcome": "exit", "exit_code": 0, "start_ns": START, "end_ns": stop, "ended": end})
     return run
@@ -78,28 +80,30 @@ def _write_gpus(run: Path, host: str, drawn: tuple[float, int], stop: int, step_
     own = Accuracy("assumed", 0.05, shared="nvml")
     power = Spec("power_w", "power", "W", "power", 0.1, 0.1, limits=(0.0, 700.0), accuracy=own)
     boards = [Stream(f"gpu:{k}", "power", f"gpu:{k}", step_s, (power,), model="H100") for k in range(count)]
-    _write(run, host, "nvml", boards, stop, step_s, lambda s: [[watts if s is not None else 70.0]] * count)
+    _write_journal(run, host, "nvml", boards, stop, step_s, lambda s: [[watts if s is not None else 70.0]] * count)
 
 
 def _write_cooling(
     run: Path,
     host: str,
-    told: tuple[Mapping[str, tuple[str, float | Callable[[float], float]]], float | None],
+    readings: tuple[Mapping[str, tuple[str, float | Callable[[float], float]]], float | None],
     stop: int,
     step_s: float,
 ) -> None:
-    channels, fan_w = told
+    channels, fan_w = readings
     if channels:
         state = tuple(Spec(name, "cooling", unit) for name, (unit, _) in channels.items())
         bmc = Stream("cooling", "cooling", "node", step_s, state)
-        _write(run, host, "ipmi", [bmc], stop, step_s, lambda s: [[_at(v, s) for _, v in channels.values()]])
+        _write_journal(
+            run, host, "ipmi", [bmc], stop, step_s, lambda s: [[_evaluate(v, s) for _, v in channels.values()]]
+        )
     if fan_w is not None:
         fans = Spec("fan_power_w", "power", "W", "power", 1.0, 1.0, accuracy=Accuracy("assumed", 0.02))
         board = Stream("fans", "fans", "fans", step_s, (fans,), parent="node.dc")
-        _write(run, host, "board", [board], stop, step_s, lambda _: [[fan_w]])
+        _write_journal(run, host, "board", [board], stop, step_s, lambda _: [[fan_w]])
 
 
-def _at(value: float | Callable[[float], float], second: float | None) -> float:
+def _evaluate(value: float | Callable[[float], float], second: float | None) -> float:
     return value(second or 0.0) if callable(value) else value
 
 
@@ -116,7 +120,7 @@ def only_accounted(folder: Path) -> MeasuredRun:
     return read_measured_run(made.close(4.0, 16.0).open())
 
 
-def _write(
+def _write_journal(
     run: Path,
     host: str,
     meter: str,
@@ -137,29 +141,31 @@ def _write(
                 journal.append_rows(pack_row(journal.row, index, t, t + 1000, list(row)))
 
 
-def _caps(cap: float | Sequence[float] | None, gpus: int, found_w: float, *, changed: bool) -> list[dict[str, Any]]:
+def _list_cap_events(
+    cap: float | Sequence[float] | None, gpus: int, found_w: float, *, changed: bool
+) -> list[dict[str, Any]]:
     if cap is None:
         return []
     caps = [cap] * gpus if isinstance(cap, (int, float)) else list(cap)
-    told = []
+    events = []
     for k, watts in enumerate(caps):
         about = {"scope": f"gpu:{k}", "device": f"GPU-{k}", "unit": "W", "found": found_w, "kind": "power"}
         for asked in (watts, watts - 50.0) if changed else (watts,):
-            told.append({"event": "cap-set", **about, "asked": asked, "requested": asked, "enforced": asked})
-        told.append({"event": "cap-restored", **about, "outcome": "restored", "now": found_w, "said": ""})
-    return told
+            events.append({"event": "cap-set", **about, "asked": asked, "requested": asked, "enforced": asked})
+        events.append({"event": "cap-restored", **about, "outcome": "restored", "now": found_w, "said": ""})
+    return events
 
 
-def _tell(run: Path, hosts: Sequence[str], stop: int, caps: list[dict[str, Any]]) -> None:
+def _write_events(run: Path, hosts: Sequence[str], stop: int, caps: list[dict[str, Any]]) -> None:
     for host in hosts:
         lines = [{"t": START - NS // 10, "event": "idle", "from": START - 4 * NS, "to": START - NS // 10}]
         if host == hosts[0]:
             lines.append({"t": START, "event": "workload", "pid": 4242, "start_ns": START})
             lines += [{"t": stop if one["event"] == "cap-restored" else START - NS, **one} for one in caps]
-        _lines(run / host / "events.run.jsonl", lines)
+        _write_lines(run / host / "events.run.jsonl", lines)
 
 
-def _mark(folder: Path, stop: int, work: Mapping[str, float] | None, facts: Mapping[str, Any] | None) -> None:
+def _write_marks(folder: Path, stop: int, work: Mapping[str, float] | None, facts: Mapping[str, Any] | None) -> None:
     marks: list[dict[str, Any]] = []
     if work:
         about = {"t": stop - 10, "mark": "work", "from": START, "phase": None, "amounts": dict(work)}
@@ -167,9 +173,9 @@ def _mark(folder: Path, stop: int, work: Mapping[str, float] | None, facts: Mapp
     if facts:
         marks.append({"t": START + 5, "mark": "fact", "facts": dict(facts), "rank": 0})
     if marks:
-        _lines(folder / "4242-17.jsonl", marks)
+        _write_lines(folder / "4242-17.jsonl", marks)
 
 
-def _lines(path: Path, lines: list[dict[str, Any]]) -> None:
+def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

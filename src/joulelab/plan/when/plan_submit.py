@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from joulelab.cli.group import RUNS_WORKLOAD
 from joulelab.cli.output import print_notice
 from joulelab.cli.parameters import UsageError
 from joulelab.core.errors import JoulelabError, StoreError
@@ -215,6 +216,7 @@ def start_job(plan: WhenPlan, words: Sequence[str], given: Mapping[str, Any], *,
     `also` are rates to count beside that of the plan. Raises JoulelabError before anything is started.
     """
     if given["runs_job"]:
+        click.get_current_context().meta[RUNS_WORKLOAD] = True  # a failure of joulelab ends with 125
         run_plan(
             plan, words, runs=given["runs"], which=given["which"], checkpoint=given["checkpoint"], also=also,
             as_json=given["as_json"],

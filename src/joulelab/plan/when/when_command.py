@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,8 @@ def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
 
         write_picture(given["picture"], draw_plan(answer, kind))
     if not as_json:
-        print_blocks(lay_out_plan(answer, is_explained=given["is_explained"]))
+        # Standard output is the job's own.
+        print_blocks(lay_out_plan(answer, is_explained=given["is_explained"]), file=sys.stderr if starts else None)
     elif not starts:
         files = {"picture": str(given["picture"])} if given["picture"] is not None else {}
         print_json({**describe_plan(answer), "files": files})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from joulelab.plan.cost.cost_books import CostBooks, CostEntry, CostSum
     from joulelab.plan.cost.job_energy import RateAmount
-    from joulelab.plan.cost.sites import BreakEven, Purpose
+    from joulelab.plan.cost.sites import BreakEven, PlanSite, Purpose
     from joulelab.plan.cost.work import ScalingStep
     from joulelab.plan.rates.rate import Label
     from joulelab.report.tables import Table
@@ -111,6 +111,11 @@ def format_rate(amount: RateAmount) -> str:
     return f"{fmt.shorten_middle(label.name, 30)}, {figure} {label.unit}{mean}"
 
 
+def format_pue(site: PlanSite) -> str:
+    """Return the PUE of a site, with its interval if it has one."""
+    return f"{site.pue:g}" if site.pue is not None and not site.pue_u else format_figure(site.overhead)
+
+
 # ---- sentences
 
 
@@ -152,7 +157,7 @@ def _word_total(books: CostBooks, total: CostSum) -> str:
 
 def _word_rates(books: CostBooks, entry: CostEntry) -> str:
     rates = [format_rate(amount) for amount in entry.amounts.values()]
-    pue = [f"PUE {format_figure(entry.site.overhead)}"] if entry.site.pue is not None else []
+    pue = [f"PUE {format_pue(entry.site)}"] if entry.site.pue is not None else []
     configured = ["set by joulelab site"] if books.is_configured else []
     shares = ["share of the nodes included"] if any(e.shares for e in books.entries) else []
     start = [f"starting {books.start}"] if books.start and books.planned else []
@@ -252,7 +257,7 @@ def _list_reasons(books: CostBooks) -> Iterator[tuple[str, str]]:
             yield "rate", f"{at}{name_label(amount.label)}{'' if is_figure else figure}{slots}"
         if entry.site.pue is not None:
             exact = "" if entry.site.pue_u else ", taken as exact"
-            yield "PUE", f"{at}{format_figure(entry.site.overhead)}{exact}; {format_energy(entry.site_kwh)} at the site"
+            yield "PUE", f"{at}{format_pue(entry.site)}{exact}; {format_energy(entry.site_kwh)} at the site"
     for work in books.planned:
         time = format_figure(work.time * (1 / 3600))
         nodes, runs = (
@@ -270,9 +275,11 @@ def _list_reasons(books: CostBooks) -> Iterator[tuple[str, str]]:
         if plate is not None:
             only = "" if plate.of == "node" else f" of {plate.of} only"
             amounts = [f"{format_total(Quantity(a.rated), a.label.money)}" for a in entry.amounts.values() if a.rated]
-            ratio = "" if plate.ratio is None else f", {format_figure(plate.ratio)} times the measured energy"
+            ratio = (
+                "" if plate.ratio is None else f", {format_figure(plate.ratio)} times the energy of the same devices"
+            )
             figures = " and ".join([format_energy(Quantity(plate.kwh)), *amounts])
-            yield "nameplate", f"{name}: rated power x time{only} is {figures}{ratio} ({plate.source})"
+            yield "nameplate", f"{name}: rated power x time{only} is {figures}{times} ({plate.source})"
     yield from (("equal", _word_even(even, books)) for even in books.evens)
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity, add_quantities
-from joulelab.plan.cost.cost_output import format_energy, format_figure, format_per_unit, format_total, name_label
+from joulelab.plan.cost.cost_output import (
+    format_energy,
+    format_figure,
+    format_per_unit,
+    format_pue,
+    format_total,
+    name_label,
+)
 from joulelab.plan.cost.job_energy import RUNS, add_amounts
 from joulelab.plan.rates.find_rate import GIVEN
 from joulelab.plan.rates.rate import format_span
@@ -117,7 +124,7 @@ def _word_amounts(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity]
     first = entries[0]
     if first.site.pue is not None:
         site = format_energy(_hide_interval(add_amounts([(e.job.profile.runs[0], e.site_kwh) for e in entries])))
-        yield f"With a power usage effectiveness of {format_figure(first.site.overhead)} it is {site} at the site."
+        yield f"With a power usage effectiveness of {format_pue(first.site)} it is {site} at the site."
     for purpose, amount in amounts.items():
         label = first.amounts[purpose].label
         weights = [(e.amounts[purpose].mean_rate, e.energy_kwh.value) for e in entries]

@@ -12,7 +12,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.toml_reading import format_value
 from joulelab.plan.rates.electricity_maps import WORD, MapsRate
 from joulelab.plan.rates.rate import CARBON, Constant, Kind, Label, Rate, read_unit
-from joulelab.plan.rates.series import read_series
+from joulelab.plan.rates.rate_series import read_series
 from joulelab.plan.rates.tariff import Tariff, read_tariff
 from joulelab.run.config.config_files import read_toml
 from joulelab.site.intensity import load_intensity_table, name_zone

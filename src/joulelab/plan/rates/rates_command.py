@@ -72,7 +72,7 @@ def fetch(
     from joulelab.cli.output import show_progress, write_file
     from joulelab.plan.rates.electricity_maps import TITLE, WORD, fetch_intensity, find_access, make_label
     from joulelab.plan.rates.find_rate import find_rate
-    from joulelab.plan.rates.series import write_series
+    from joulelab.plan.rates.rate_series import write_series
 
     word, _, rest = spec.partition(":")
     if word != WORD:

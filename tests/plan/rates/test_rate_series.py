@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.plan.rates.series import read_series, write_series
+from joulelab.plan.rates.rate_series import read_series, write_series
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -97,7 +97,7 @@ def write_recommendation(answer: WhenAnswer) -> str:
     if way.name == "now" or (saving is not None and saving.value < NOTHING_TO_GAIN):
         cost = format_cost(now.cost, answer)
         return f"Start now{simulated}: {cost}; no other way saves {NOTHING_TO_GAIN:.1%}; {times}.".replace("%", " %")
-    is_now = way.start_s - answer.slots.start_s < 60
+    is_now = way.start_s - answer.slots.start_s < (60 if answer.slots.lengths_s.max() >= 60 else 1)
     start = "now" if is_now else f"at {format_clock(way.start_s, answer)}"
     cost = f"{format_cost(way.cost, answer)} instead of {format_cost(now.cost, answer, is_bare=True)} now"
     share = "" if saving is None else f" ({fmt.format_percent(saving.value, signed=False)} less)"

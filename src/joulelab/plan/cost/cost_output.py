@@ -275,9 +275,8 @@ def _list_reasons(books: CostBooks) -> Iterator[tuple[str, str]]:
         if plate is not None:
             only = "" if plate.of == "node" else f" of {plate.of} only"
             amounts = [f"{format_total(Quantity(a.rated), a.label.money)}" for a in entry.amounts.values() if a.rated]
-            ratio = (
-                "" if plate.ratio is None else f", {format_figure(plate.ratio)} times the energy of the same devices"
-            )
+            ratio = plate.ratio
+            times = "" if ratio is None else f", {format_figure(ratio)} times the energy of the same devices"
             figures = " and ".join([format_energy(Quantity(plate.kwh)), *amounts])
             yield "nameplate", f"{name}: rated power x time{only} is {figures}{times} ({plate.source})"
     yield from (("equal", _word_even(even, books)) for even in books.evens)

@@ -140,10 +140,15 @@ def measure_ratios(cases: int, seed: int) -> tuple[dict[tuple[str, str], list[fl
     for case in range(cases):
         jobs, site = make_small_case(rng, 5 + case % 3)
         for goal in ("makespan", "turnaround"):
+            begin = time.process_time()
             optimum_s, gap = solve_optimum(jobs, site, goal)
             largest = max(largest, gap)
-            for policy in COMPARED:
-                ratios.setdefault((policy.name, goal), []).append(measure_policy(policy, jobs, site)[goal] / optimum_s)
+            found = {policy.name: measure_policy(policy, jobs, site)[goal] / optimum_s for policy in COMPARED}
+            for name, ratio in found.items():
+                ratios.setdefault((name, goal), []).append(ratio)
+            shown = ", ".join(f"{name} {ratio:.3f}" for name, ratio in found.items())
+            took = time.process_time() - begin
+            print(f"  case {case + 1}, {len(jobs)} jobs, {goal}: {shown} ({took:.0f} s of CPU)", flush=True)
     return ratios, largest
 
 

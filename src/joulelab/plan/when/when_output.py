@@ -35,6 +35,7 @@ TITLES = {
 }
 NOTHING_TO_GAIN = 0.002  # a smaller saving is none
 MOST_PAUSES = 2  # that the first sentence lists
+HOUR_S = 3_600.0  # within it seconds count
 WEEK_S = 6 * 86_400.0  # within it a weekday is enough
 RUN_NEXT = "the same command with --run -- COMMAND starts, pauses and caps the job"
 
@@ -97,7 +98,7 @@ def write_recommendation(answer: WhenAnswer) -> str:
     if way.name == "now" or (saving is not None and saving.value < NOTHING_TO_GAIN):
         cost = format_cost(now.cost, answer)
         return f"Start now{simulated}: {cost}; no other way saves {NOTHING_TO_GAIN:.1%}; {times}.".replace("%", " %")
-    is_now = way.start_s - answer.slots.start_s < (60 if answer.slots.lengths_s.max() >= 60 else 1)
+    is_now = way.start_s - answer.slots.start_s < (1 if _is_brief(answer.slots) else 60)
     start = "now" if is_now else f"at {format_clock(way.start_s, answer)}"
     cost = f"{format_cost(way.cost, answer)} instead of {format_cost(now.cost, answer, is_bare=True)} now"
     share = "" if saving is None else f" ({fmt.format_percent(saving.value, signed=False)} less)"
@@ -237,11 +238,15 @@ def name_way(way: Way, answer: WhenAnswer) -> str:
 def format_clock(time_s: float, answer: WhenAnswer) -> str:
     """Return a time in the zone of the rate: `Thu 03:15`, with the date if the plan is longer than six days."""
     slots = answer.slots
-    local = dt.datetime.fromtimestamp(round(time_s / 60) * 60 if slots.lengths_s.max() >= 60 else time_s,
-                                      find_time_zone(slots.label.time_zone))  # fmt: skip
+    shown_s = time_s if _is_brief(slots) else round(time_s / 60) * 60
+    local = dt.datetime.fromtimestamp(shown_s, find_time_zone(slots.label.time_zone))
     is_short = slots.deadline_s - slots.start_s <= WEEK_S
-    clock = "%H:%M" if slots.lengths_s.max() >= 60 else "%H:%M:%S"
+    clock = "%H:%M:%S" if _is_brief(slots) else "%H:%M"
     return local.strftime(f"%a {clock}" if is_short else f"%m-%d {clock}")
+
+
+def _is_brief(slots: Slots) -> bool:
+    return slots.deadline_s - slots.start_s <= HOUR_S
 
 
 def format_cost(cost: Quantity, answer: WhenAnswer, *, is_bare: bool = False) -> str:

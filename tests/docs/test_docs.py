@@ -17,6 +17,8 @@ from joulelab.cli.group import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(p for p in ROOT.rglob("*.md") if not {".venv", "node_modules"} & set(p.parts))
+# Words of a private dialect; write the noun, or who does what (CONTRIBUTING.md).
+DIALECT = re.compile(r"\b(told|so many|is said|anew)\b", re.IGNORECASE)
 OUTPUT = re.compile(r"<!-- output: (.+?) -->\n```\n(.*?)```\n<!-- end -->", re.DOTALL)
 
 
@@ -56,6 +58,15 @@ def test_the_files_named_in_contributing_exist() -> None:
 @pytest.mark.parametrize(("page", "command", "text"), outputs())
 def test_output_in_the_documents_is_what_the_command_prints(page: str, command: str, text: str) -> None:
     assert run_command(command).rstrip() == text.rstrip(), f"{page}: run `{command}` and paste what it prints"
+
+
+def test_pages_are_in_plain_english() -> None:
+    left_out = {"decisions", "reference"}  # history; generated, and checked where it is written
+    pages = [page for page in PAGES if page.is_relative_to(ROOT / "docs") and not left_out & set(page.parts)]
+    assert len(pages) > 50
+    for page in pages:
+        prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+        assert DIALECT.findall(prose) == [], page.relative_to(ROOT)
 
 
 def test_there_is_output_to_hold() -> None:

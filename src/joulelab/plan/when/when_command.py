@@ -39,7 +39,7 @@ EXAMPLES = format_examples(
     "joulelab plan when last --intensity forecast.csv --deadline 48h",
     "joulelab plan when SWEEP --tariff tariff.toml --deadline 2026-11-20T08:00",
     "joulelab plan when --power 6.9kW --duration 40h --tariff p.csv --deadline 7d",
-    "joulelab plan when last --intensity f.csv --deadline 12h --run -- python train.py",
+    "joulelab plan when last --intensity f.csv --deadline 12h --run -- ./train.sh",
 )
 
 

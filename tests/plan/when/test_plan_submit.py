@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -79,12 +80,22 @@ def test_a_job_begins_at_the_planned_start(tmp_path):
 
 def test_nodes_of_the_plan_are_asked_for_unless_the_options_do(tmp_path):
     slurm = FakeSlurm()
-    plan = replace(make_plan(NOW_S, ONE_CAP), nodes=4)
+    plan = replace(make_plan(NOW_S, ((RUN, None, 60.0, 300.0),)), nodes=4)
     places = {"folder": tmp_path, "runs": tmp_path, "now": lambda: NOW_S}
     submit_plan(plan, ["train"], slurm.jobs, **places)
     submit_plan(plan, ["train"], slurm.jobs, options=["-N2"], **places)
     assert "--nodes=4" in slurm.asked[0]
     assert "--nodes=4" not in slurm.asked[1]
+
+
+@pytest.mark.parametrize("parts", [ONE_CAP, ((RUN, None, 9.0, 1.0), (PAUSE, None, 9.0, 1.0), (RUN, None, 9.0, 1.0))])
+def test_caps_and_pauses_of_several_nodes_are_refused(parts, tmp_path):
+    plan = replace(make_plan(NOW_S, parts), nodes=4)
+    slurm = FakeSlurm()
+    with pytest.raises(ConfigError) as error:
+        submit_plan(plan, ["train"], slurm.jobs, folder=tmp_path, runs=tmp_path, now=lambda: NOW_S)
+    assert error.value.code == "config.several-nodes"
+    assert slurm.asked == []
 
 
 def test_a_folder_that_takes_no_files_is_refused(tmp_path):
@@ -166,31 +177,53 @@ def test_options_that_do_not_fit_together_are_refused(words, given):
     assert not check_start_options((), usual)
 
 
-@pytest.mark.system
-def test_a_real_slurm_begins_a_job_on_time_and_requeues_it_for_a_pause():
+@pytest.fixture(scope="module")
+def real_slurm():
     from tests.slurm.studies import bench
 
-    with bench() as slurm:
-        folder = Path(tempfile.mkdtemp(dir=slurm.folder))
-        jobs = PlannedJobs(slurm.environ)
-        options = ["--partition=cpu", f"--output={folder}/out.txt"]
-        # The first start runs until it is requeued; the second ends at once.
-        work = f"echo start >> {folder}/starts; [ $(wc -l < {folder}/starts) = 2 ] || sleep 600"
-        begin_s = read_utc_s() + 4
-        plan = make_plan(begin_s, ((RUN, None, 12.0, 1.0), (PAUSE, None, 5.0, 1.0), (RUN, None, 60.0, 1.0)))
-        places = {"folder": folder, "runs": folder / "runs", "now": read_utc_s}
-        submitted = submit_plan(plan, ["sh", "-c", work], jobs, options=options, checkpoint=True, **places)
-        assert jobs.read_job(submitted.job)["JobState"] == "PENDING"
-        until((folder / "starts").exists, "the job begins")
-        assert read_utc_s() >= begin_s
-        told = []
-        # The pause is made at once, by a clock that stands at its start.
-        early_s = plan.stretches[1].start_s - read_utc_s()
-        pause_from_outside(
-            submitted, jobs, f"touch {folder}/saved", slurm.environ, now=lambda: read_utc_s() + early_s,
-            sleep=lambda _: None, notify=lambda _, outcome, why: told.append((outcome, why)),
-        )  # fmt: skip
-        assert told == [("requeued", "")]
-        assert (folder / "saved").exists()
-        until(lambda: jobs.read_state(submitted.job) == "COMPLETED", "the job is done")
-        assert (folder / "starts").read_text() == "start\n" * 2
+    with bench() as found:
+        yield found
+
+
+@pytest.mark.system
+def test_a_real_slurm_begins_a_job_on_time_and_requeues_it_for_a_pause(real_slurm):
+    folder = Path(tempfile.mkdtemp(dir=real_slurm.folder))
+    jobs = PlannedJobs(real_slurm.environ)
+    options = ["--partition=cpu", f"--output={folder}/out.txt"]
+    # The first start runs until it is requeued; the second ends at once.
+    work = f"echo start >> {folder}/starts; [ $(wc -l < {folder}/starts) = 2 ] || sleep 600"
+    begin_s = read_utc_s() + 4
+    plan = make_plan(begin_s, ((RUN, None, 12.0, 1.0), (PAUSE, None, 5.0, 1.0), (RUN, None, 60.0, 1.0)))
+    places = {"folder": folder, "runs": folder / "runs", "now": read_utc_s}
+    submitted = submit_plan(plan, ["sh", "-c", work], jobs, options=options, checkpoint=True, **places)
+    assert jobs.read_job(submitted.job)["JobState"] == "PENDING"
+    until((folder / "starts").exists, "the job begins")
+    assert read_utc_s() >= begin_s
+    told = []
+    # The pause is made at once, by a clock that stands at its start.
+    early_s = plan.stretches[1].start_s - read_utc_s()
+    pause_from_outside(
+        submitted, jobs, f"touch {folder}/saved", real_slurm.environ, now=lambda: read_utc_s() + early_s,
+        sleep=lambda _: None, notify=lambda _, outcome, why: told.append((outcome, why)),
+    )  # fmt: skip
+    assert told == [("requeued", "")]
+    assert (folder / "saved").exists()
+    until(lambda: jobs.read_state(submitted.job) == "COMPLETED", "the job is done")
+    assert (folder / "starts").read_text() == "start\n" * 2
+
+
+@pytest.mark.system
+def test_a_plan_with_a_pause_is_followed_inside_a_job_of_a_real_slurm(real_slurm):
+    folder = Path(tempfile.mkdtemp(dir=real_slurm.folder))
+    jobs = PlannedJobs(real_slurm.environ)
+    plan = make_plan(read_utc_s(), ((RUN, None, 2.0, 1.0), (PAUSE, None, 20.0, 1.0), (RUN, None, 600.0, 1.0)))
+    options = ["--partition=cpu", f"--output={folder}/out.txt"]
+    # It ends when it has seen that it was stopped for a while.
+    watch = (
+        "import time\nlast = time.monotonic()\nwhile (now := time.monotonic()) - last < 2: last = now; time.sleep(0.1)"
+    )
+    places = {"folder": folder, "runs": folder / "runs", "now": read_utc_s}
+    submitted = submit_plan(plan, [sys.executable, "-c", watch], jobs, options=options, **places)
+    until(lambda: jobs.read_state(submitted.job) in ("COMPLETED", "FAILED"), "the job is done")
+    assert jobs.read_state(submitted.job) == "COMPLETED", (folder / "out.txt").read_text()
+    assert "planned" in (folder / "out.txt").read_text()

@@ -23,7 +23,7 @@ import click
 from joulelab.cli.group import RUNS_WORKLOAD
 from joulelab.cli.output import print_notice
 from joulelab.cli.parameters import UsageError
-from joulelab.core.errors import JoulelabError, StoreError
+from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.plan.when.plan_comparison import format_time
 from joulelab.plan.when.plan_run import list_stretches, make_follow_command, read_utc_s, run_plan
 from joulelab.study.slurm.job_queue import FINAL, JobQueue
@@ -103,8 +103,15 @@ def submit_plan(
 
     The plan and the script are written to `folder`. With a `checkpoint`, pauses are left to `pause_from_outside`.
     """
-    if plan.nodes != 1 and not any(one.startswith(("-N", "--nodes")) for one in options):
-        options = [*options, f"--nodes={plan.nodes}"]
+    if plan.nodes != 1:
+        if any(one.cap_w is not None or (one.action == "pause" and not checkpoint) for one in list_stretches(plan)):
+            raise ConfigError(
+                f"the plan caps or pauses a job of {plan.nodes} nodes", where="--submit",
+                why="caps and pauses reach the first node of a job only",
+                next="--choose start, or --checkpoint for its pauses", code="config.several-nodes",
+            )  # fmt: skip
+        if not any(one.startswith(("-N", "--nodes")) for one in options):
+            options = [*options, f"--nodes={plan.nodes}"]
     followed = plan
     pauses = tuple(one for one in list_stretches(plan) if one.action == "pause" and checkpoint)
     if checkpoint:

@@ -103,6 +103,25 @@ def test_several_runs_are_added(tmp_path: Path) -> None:
     assert "all 2" in text_of(found)
 
 
+def test_many_runs_fit_on_a_screen(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    found = make_books([CostJob(RunEnergy(run))] * 30, [HOME])
+    text = text_of(found)
+    assert len(text.splitlines()) <= 25
+    assert "and 24 more" in text
+    assert "all 30" in text
+    assert text_of(found, is_explained=True).count("fifty_%  20.00 s") == 30
+
+
+def test_a_work_of_its_own_runs_is_beside_one_that_is_compared(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    alone = CostJob(plan_work(Work("alone", "runs", 2.0), [run]))
+    both = [CostJob(plan_work(Work("w", "runs", 1.0), [run]), NodeKind(name)) for name in ("a", "b")]
+    text = " ".join(text_of(make_books([alone, *both], [HOME])).split())
+    assert text.startswith("alone would use 65.6 ± 4.3 Wh: ")
+    assert "For w, choose a: lowest cost" in text
+
+
 def test_kinds_of_nodes_are_compared_for_the_same_work(tmp_path: Path) -> None:
     slow, fast = run_of(tmp_path, seconds=40.0), run_of(tmp_path, seconds=20.0)
     other = NodeKind("cheap", rated_w=8000.0, price=50_000.0, lifetime_years=5.0)

@@ -86,6 +86,7 @@ def test_a_plan_is_read(tmp_path: Path) -> None:
         ("gpu_hours = 5000", "gpu_hours = 5000\nrepeats = 2", "the work has gpu_hours and repeats"),
         ("amount = { tokens = 1e9 }", "amount = { tokens = 1, samples = 2 }", "write it as amount = { tokens = 1e9 }"),
         ("amount = { tokens = 1e9 }", "amount = { tokens = -1 }", "give an amount above 0"),
+        ('name = "one epoch"', 'name = "work 2"', "two works are called 'work 2'"),
         ("nodes = 8", "nodes = 0", "give a whole number of at least 1"),
         ('title = "where to train"', 'titel = "x"', "unknown key 'titel'"),
     ],

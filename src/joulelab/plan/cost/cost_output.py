@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from joulelab.report.terminal import TextBlock
 
 NAME_WIDTH, SITE_WIDTH = 24, 12
+MOST_ROWS = 6  # jobs at sites in the table without --why
 MOST_SENTENCES = 2  # of works for which the best kind of node is named
 LEAST_PER_UNIT = 0.01  # smaller figures are per thousand or per million units
 MANY_WORDS = ((1.0, ""), (1e3, "1000 "), (1e6, "million "))
@@ -46,7 +47,8 @@ def lay_out_books(books: CostBooks, title: str = "", *, is_explained: bool = Fal
         sentences.append(f"These figures are simulated: {fmt.name_twins(books.twins).removeprefix('simulated: ')}.")
     reasons = [list_facts([*_list_reasons(books), ("note", COVERAGE)])]
     notes = [note for note in books.notes if is_explained or note.code not in QUIET]
-    return lay_out_answer(sentences, [make_cost_table(books)], notes, is_explained=is_explained, reasons=reasons)
+    table = make_cost_table(books, None if is_explained else MOST_ROWS)
+    return lay_out_answer(sentences, [table], notes, is_explained=is_explained, reasons=reasons)
 
 
 def scale_amounts(values: Iterable[float], unit: str) -> tuple[float, str]:
@@ -132,7 +134,11 @@ def _word(books: CostBooks) -> list[str]:
         several = len(books.sites) > 1
         names = [(e.name if several else e.job.name).removeprefix(f"{name} on ") for e in same]
         totals = [{p: e.get_total(p) for p in books.purposes} for e in same]
-        sentences.append(_word_best(books, name, list(zip(names, totals, strict=True))))
+        if len(same) > 1:
+            sentences.append(_word_best(books, name, list(zip(names, totals, strict=True))))
+        else:
+            figures = " and ".join(format_total(q, books.units[p]) for p, q in totals[0].items())
+            sentences.append(f"{name} would use {format_energy(same[0].energy_kwh)}{': ' if figures else ''}{figures}.")
     return sentences + [_word_even(even, books) for even in books.evens[: MOST_SENTENCES - len(sentences) + 1]]
 
 
@@ -188,7 +194,7 @@ def _word_best(books: CostBooks, work: str, choices: Sequence[tuple[str, Mapping
     """Return the choice with the lowest cost and that with the least carbon, each with the next one beside it."""
     found: dict[str, list[str]] = {}
     for purpose in books.purposes:
-        (best, totals), (second, others) = sorted(choices, key=lambda one: one[1][purpose].value)[:2]
+        (best, totals), (second, others), *_ = sorted(choices, key=lambda one: one[1][purpose].value)
         word = "lowest cost" if purpose == "cost" else "least carbon"
         beside = f"no significant difference from {second}"
         if (others[purpose] - totals[purpose]).is_positive is not False:
@@ -215,8 +221,8 @@ def _word_even(even: BreakEven, books: CostBooks) -> str:
 # ---- table and reasons
 
 
-def make_cost_table(books: CostBooks) -> Table:
-    """Return the table: a row for each job at each site, and the sum of each site."""
+def make_cost_table(books: CostBooks, most: int | None = None) -> Table:
+    """Return the table: a row for each job at each site, `most` of them if there are more, and the sum of each site."""
     has_sums = bool(books.sums) and len(books.entries) > len(books.sites)
     sums = books.sums if has_sums else ()
     rows: list[CostEntry | CostSum] = [*books.entries, *sums]
@@ -241,7 +247,11 @@ def make_cost_table(books: CostBooks) -> Table:
     columns += parts
     heads, cells = zip(*columns, strict=True)
     styles = ["" for _ in books.entries] + ["total" for _ in sums]
-    table = make_table(heads, [TableRow(row, styles[k]) for k, row in enumerate(zip(*cells, strict=True))])
+    filled = [TableRow(row, styles[k]) for k, row in enumerate(zip(*cells, strict=True))]
+    left = 0 if most is None else len(books.entries) - most
+    if most is not None and left > 1:
+        filled[most : len(books.entries)] = [TableRow((f"and {left} more", *[""] * (len(heads) - 1)), "dim")]
+    table = make_table(heads, filled)
     return replace(table, label_count=2 if len(books.sites) > 1 else 1)
 
 

@@ -104,6 +104,8 @@ def read_work(tables: Sequence[TomlTable]) -> list[Work]:
         key = given[0]
         unit, amount = one.amount or (RUNS if key == "repeats" else key, getattr(one, key))
         name = one.name or f"work {len(found) + 1}"
+        if any(other.name == name for other in found):
+            table.problems.add((*table.at, "name"), f"two works are called {name!r}", next="rename one of them")
         found.append(Work(name, unit, amount, one.runs, one.nodes, one.cap_w, one.batch, one.gpus))
     return found
 

@@ -158,6 +158,18 @@ def test_planned_work_at_a_series_needs_a_time(tmp_path: Path) -> None:
     assert "starting 2026-01-01 02:00 UTC" in " ".join(text_of(found).split())
 
 
+def test_the_rate_of_several_runs_is_their_mean(tmp_path: Path) -> None:
+    rows = "2023-11-14T22:13:00Z,100\n2023-11-14T22:13:32Z,300\n"  # runs start at 22:13:22
+    (tmp_path / "s.csv").write_text(f"# kind: average\n# unit: g/kWh\n# end: 2023-11-15T00:00Z\ntime,value\n{rows}")
+    jobs = [CostJob(RunEnergy(run_of(tmp_path, seconds=seconds))) for seconds in (10.0, 30.0)]
+    found = make_books(jobs, [PlanSite("x", "s.csv", folder=tmp_path)])
+    assert found.entries[0].amounts["carbon"].mean_rate == pytest.approx(100.0)
+    (total,) = found.sums
+    mean = total.totals["carbon"].value / total.energy_kwh.value
+    assert 150 < mean < 250
+    assert f"s.csv, {mean:.1f} g/kWh on average" in " ".join(text_of(found).split())
+
+
 def test_reasons_are_behind_why(tmp_path: Path) -> None:
     work = Work("epoch", "tokens", 1e9, nodes=4)
     job = CostJob(plan_work(work, [run_of(tmp_path)], rated_w=10_200.0), KIND)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from joulelab.plan.cost.cost_books import CostBooks, CostEntry, CostSum
-    from joulelab.plan.cost.job_energy import RateAmount
     from joulelab.plan.cost.sites import BreakEven, PlanSite, Purpose
     from joulelab.plan.cost.work import ScalingStep
     from joulelab.plan.rates.rate import Label
@@ -103,14 +102,18 @@ def name_label(label: Label) -> str:
     return f"{label.name}{f' ({inside})' if inside else ''}{forecast}"
 
 
-def format_rate(amount: RateAmount) -> str:
-    """Return a rate in a few words: `0.32 EUR/kWh`, `Germany 2023, 381 g/kWh`."""
-    label = amount.label
+def format_rate(entries: Sequence[CostEntry], purpose: Purpose) -> str:
+    """Return the rate of some jobs in a few words: `0.32 EUR/kWh`, `Germany 2023, 381 g/kWh`."""
+    amounts = [entry.amounts[purpose] for entry in entries]
+    label = amounts[0].label
     if label.name.endswith(label.unit):
         return label.name
-    mean = " on average" if len(amount.slots) > 1 else ""
-    figure = fmt.format_number(amount.mean_rate) if mean else f"{amount.mean_rate:.5g}"
-    return f"{fmt.shorten_middle(label.name, 30)}, {figure} {label.unit}{mean}"
+    whole = sum(entry.energy_kwh.value for entry in entries)
+    weighted = sum(a.mean_rate * e.energy_kwh.value for a, e in zip(amounts, entries, strict=True))
+    mean = weighted / whole if whole else amounts[0].mean_rate
+    is_mean = any(len(a.slots) > 1 or a.mean_rate != amounts[0].mean_rate for a in amounts)
+    figure = f"{fmt.format_number(mean)} {label.unit} on average" if is_mean else f"{mean:.5g} {label.unit}"
+    return f"{fmt.shorten_middle(label.name, 30)}, {figure}"
 
 
 def format_pue(site: PlanSite) -> str:
@@ -162,7 +165,7 @@ def _word_total(books: CostBooks, total: CostSum) -> str:
 
 
 def _word_rates(books: CostBooks, entry: CostEntry) -> str:
-    rates = [format_rate(amount) for amount in entry.amounts.values()]
+    rates = [format_rate(books.entries, purpose) for purpose in books.purposes]
     pue = [f"PUE {format_pue(entry.site)}"] if entry.site.pue is not None else []
     configured = ["set by joulelab site"] if books.is_configured else []
     shares = ["share of the nodes included"] if any(e.shares for e in books.entries) else []

@@ -30,25 +30,37 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
         (*_PLACE, "source"),
         "Energy of a scope since the agent first read it: from the meter's counter, or integrated from its power.",
     ),
-    "joulelab_accuracy_ratio": ("gauge", ("scope", "meter"), "How far energy and power may be off; absent if unknown."),
+    "joulelab_accuracy_ratio": (
+        "gauge",
+        ("scope", "meter"),
+        "Largest relative error of energy and power; absent if unknown.",
+    ),
     "joulelab_load_ratio": ("gauge", _PLACE, "Load of a GPU, or of all CPUs (scope host), from 0 to 1."),
     "joulelab_temperature_celsius": ("gauge", _PLACE, "Temperature of a device."),
     "joulelab_phase_power_watts": (
         "gauge",
         _PLACE,
-        "Power of a phase or bank of a PDU: another view of what its outlets draw, never to be added to them.",
+        "Power of a phase or bank of a PDU: another view of the power of its outlets; do not add it to them.",
     ),
     "joulelab_current_amperes": ("gauge", _PLACE, "Current of a phase, bank or outlet."),
     "joulelab_cap_watts": ("gauge", _PLACE, "Power cap that the device enforces."),
-    "joulelab_cap_requested_watts": ("gauge", _PLACE, "Power cap that was asked for."),
-    "joulelab_rated_watts": ("gauge", ("scope",), "What the maker rates the node at ([node] rated_w)."),
-    "joulelab_planned_watts": ("gauge", ("scope",), "What the rack's plan allows the node ([node] planned_w)."),
-    "joulelab_supply_watts": ("gauge", ("scope",), "What may be drawn from a supply ([supply])."),
+    "joulelab_cap_requested_watts": ("gauge", _PLACE, "Requested power cap."),
+    "joulelab_rated_watts": ("gauge", ("scope",), "Rated power of the node, by its maker ([node] rated_w)."),
+    "joulelab_planned_watts": (
+        "gauge",
+        ("scope",),
+        "Power that the plan of the rack allows the node ([node] planned_w).",
+    ),
+    "joulelab_supply_watts": ("gauge", ("scope",), "Available power of a supply ([supply])."),
     "joulelab_meter_up": ("gauge", ("meter",), "Whether all streams of a meter are read (1) or not (0)."),
     "joulelab_meter_last_reading_timestamp_seconds": ("gauge", ("meter",), "When a meter was last read, in Unix time."),
-    "joulelab_meter_read_errors_total": ("counter", ("meter",), "Failures of a meter, each stretch of them once."),
+    "joulelab_meter_read_errors_total": (
+        "counter",
+        ("meter",),
+        "Failures of a meter; consecutive failures count once.",
+    ),
     "joulelab_meter_streams": ("gauge", ("meter",), "Streams (devices) that a meter has."),
-    "joulelab_meter_silent_streams": ("gauge", ("meter",), "Streams of a meter without a reading that still stands."),
+    "joulelab_meter_silent_streams": ("gauge", ("meter",), "Streams of a meter without a current reading."),
     "joulelab_slurm_job_info": (
         "gauge",
         ("slurm_job", "user", "account", "partition"),
@@ -57,12 +69,12 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "joulelab_slurm_job_lag_seconds": (
         "gauge",
         (),
-        "How late the agent may notice that a job comes or goes; absent where nothing is known of jobs.",
+        "Possible delay until the agent notices that a job starts or ends; absent without jobs.",
     ),
     "joulelab_job_energy_joules_total": (
         "counter",
         ("slurm_job", "scope", "meter"),
-        "Energy of a scope of the node while a job was on it, also of others that were there at the same time.",
+        "Energy of a scope of the node while a job was on it, including other jobs at the same time.",
     ),
     "joulelab_job_shared_seconds_total": (
         "counter",
@@ -72,10 +84,14 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "joulelab_trap_active": (
         "gauge",
         ("device", "trap", "part", "severity"),
-        "A condition that a device told by an SNMP trap and has not ended; always 1.",
+        "A condition that a device reported by an SNMP trap and that has not ended; always 1.",
     ),
     "joulelab_traps_total": ("counter", ("device", "trap", "severity"), "SNMP traps received."),
-    "joulelab_traps_refused_total": ("counter", (), "Datagrams on the port for traps that were none, or too many."),
+    "joulelab_traps_refused_total": (
+        "counter",
+        (),
+        "Datagrams on the port for traps that were malformed, or too many.",
+    ),
     "joulelab_build_info": ("gauge", ("version", "python"), "The agent's version; always 1."),
 }
 

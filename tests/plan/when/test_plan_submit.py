@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.cli.entry import JOULELAB
 from tests.plan.when.run_plans import PAUSE, RUN, make_plan
 from tests.waiting import until
 
@@ -227,3 +229,18 @@ def test_a_plan_with_a_pause_is_followed_inside_a_job_of_a_real_slurm(real_slurm
     until(lambda: jobs.read_state(submitted.job) in ("COMPLETED", "FAILED"), "the job is done")
     assert jobs.read_state(submitted.job) == "COMPLETED", (folder / "out.txt").read_text()
     assert "planned" in (folder / "out.txt").read_text()
+
+
+@pytest.mark.system
+def test_a_plan_is_submitted_from_the_command_line(real_slurm):
+    pytest.importorskip("highspy")
+    folder = Path(tempfile.mkdtemp(dir=real_slurm.folder))
+    figures = ("--power", "500W", "--idle", "60W", "--duration", "5s", "--tariff", "0.3EUR")
+    times = ("--slot", "5s", "--deadline", "60s", "--choose", "start")
+    places = ("--plans", str(folder), "--runs", str(folder / "runs"))
+    options = ("--sbatch", f"--partition=cpu --output={folder}/out.txt", "--submit")
+    words = [*JOULELAB, "plan", "when", *figures, *times, *places, *options, "--", "touch", f"{folder}/ran"]
+    done = subprocess.run(words, env=real_slurm.environ, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "is submitted" in done.stderr
+    until((folder / "ran").exists, "the job runs")

@@ -45,10 +45,12 @@ class Round:
         plan.write_text(json.dumps(make_plan(read_utc_s(), (*PARTS, (RUN, None, 60.0, 1.0))).to_json()))
         command = make_follow_command(plan, bench.folder / "runs", ["sh", "-c", JOB])
         self.master, terminal = pty.openpty()
-        self.process = subprocess.Popen(
-            command, env=bench.environ, cwd=bench.folder, stdin=terminal, stdout=terminal, stderr=subprocess.DEVNULL,
-            start_new_session=True, preexec_fn=_take_terminal,  # noqa: PLW1509 - no threads here
-        )  # fmt: skip
+        self.log = bench.folder / "errors.txt"
+        with self.log.open("w") as errors:
+            self.process = subprocess.Popen(
+                command, env=bench.environ, cwd=bench.folder, stdin=terminal, stdout=terminal, stderr=errors,
+                start_new_session=True, preexec_fn=_take_terminal,  # noqa: PLW1509 - no threads here
+            )  # fmt: skip
         os.close(terminal)
         self.pid = self.process.pid
 
@@ -68,8 +70,10 @@ class Round:
         return [one for one in self.family() if "sleep" in _words(one)[:1] or JOB in _words(one)]
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.master)
+        """Hang up the terminal; closing twice is harmless."""
+        master, self.master = self.master, -1
+        if master >= 0:
+            os.close(master)
 
 
 def _take_terminal() -> None:
@@ -132,7 +136,8 @@ def _strike_once(bench: CapBench, draw: random.Random, way: str, found: Counter[
     known: list[psutil.Process] = []
     try:
         if draw.random() < 0.85:  # some while it starts, most once the job runs
-            until(lambda: len(one.job()) >= 3, "the job runs")
+            until(lambda: len(one.job()) >= 3 or one.process.poll() is not None, "the job runs")
+            assert one.process.returncode is None, (one.process.returncode, one.log.read_text())
         time.sleep(draw.uniform(0.0, 6 * SLOT_S))
         known = one.family()
         job = one.job()

@@ -1,7 +1,7 @@
 """Print how long the dashboard takes over many runs: start, list, search, filters, pages, and its memory.
 
 A recorded run is copied under new names: its samples by hard links, what tells of it as files of its own. The server is
-`joulelab serve` in a process of its own on loopback; each figure is of whole requests, over one connection.
+`joulelab dashboard` in a process of its own on loopback; each figure is of whole requests, over one connection.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_read_and_zoom(shown: Callable[..., Page]) -> None:
     page = shown(data)
     assert status(page) == (
         "each point: 1 s, lowest and highest kept · this page's finest step: 1 s · "
-        "readings every 500 ms (joulelab serve shows them)"
+        "readings every 500 ms (joulelab dashboard shows them)"
     )
     whole = picture(page)
     drag(page, 0.4, 0.6)

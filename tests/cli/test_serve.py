@@ -1,4 +1,4 @@
-"""`joulelab serve`: what it prints, refuses, and how it ends."""
+"""`joulelab dashboard`: what it prints, refuses, and how it ends."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_with_a_certificate_it_is_https(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(fail: Fail, words: tuple[str, ...], named: str) -> None:
-    failure = fail("serve", *words, "--port", "0")
+    failure = fail("dashboard", *words, "--port", "0")
     assert failure.kind in ("config", "usage")
     assert named in failure.stderr
 
@@ -151,6 +151,6 @@ def test_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_missing_is_named(fail: Fail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    failure = fail("serve", tmp_path, code=1)
+    failure = fail("dashboard", tmp_path, code=1)
     assert failure.code == "missing-dependency"
     assert 'pip install "joulelab[dashboard]"' in str(failure.next)

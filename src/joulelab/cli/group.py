@@ -40,7 +40,7 @@ SECTIONS = {
         "query": "Query all runs with SQL.",
         "export": "Write the readings of a run as CSV, Parquet or JSON.",
         "verify": "Check that the files of runs are unchanged.",
-        "serve": "Show runs and studies in the browser.",
+        "dashboard": "Show runs and studies in the browser.",
         "messages": "List every check and note by its code: status, text, next step.",
     },
     "Power caps": {
@@ -67,12 +67,13 @@ COMMANDS = {name: text for section in SECTIONS.values() for name, text in sectio
 # Commands of apps. The lab imports no app, except here by name.
 APPS = {
     "agent": "joulelab.agent.commands",
+    "dashboard": "joulelab.dashboard.commands",
     "plan": "joulelab.plan.commands",
     "reproduce": "joulelab.papers.commands",
-    "serve": "joulelab.dashboard.commands",
     "twin": "joulelab.twin.commands",
     "workload": "joulelab.workloads.commands",
 }
+ALIASES = {"serve": "dashboard"}  # earlier names, not in the help
 ENTRY_POINTS = "joulelab.commands"
 EXAMPLES = format_examples(
     "joulelab run -- python train.py",
@@ -99,6 +100,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 click's signature
         """Return a command, None if it is unknown."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return _load_outside(cmd_name)
         command: click.Command = importlib.import_module(APPS.get(cmd_name, f"joulelab.cli.{cmd_name}")).command

@@ -1,1 +1,1 @@
-"""What other programs ask for: the dashboard (`joulelab serve`) and the exporter of a node (`joulelab agent`)."""
+"""What other programs ask for: the dashboard (`joulelab dashboard`) and the exporter of a node (`joulelab agent`)."""

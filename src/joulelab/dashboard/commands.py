@@ -1,4 +1,4 @@
-"""Show runs and studies in the browser: `joulelab serve`."""
+"""Show runs and studies in the browser: `joulelab dashboard`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS, STUDIES = "joulelab-runs", "joulelab-studies"
 MADE = "\0made"  # what --token without a value gives; no token can be it
 
 
-@click.command("serve", epilog=format_examples("joulelab serve --open", "joulelab serve results --port 0"))
+@click.command("dashboard", epilog=format_examples("joulelab dashboard --open", "joulelab dashboard results --port 0"))
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--studies",

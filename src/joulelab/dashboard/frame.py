@@ -96,7 +96,7 @@ def login_page(*, wrong: str = "") -> str:
         action="/login",
         class_="filters",
     )
-    where = tag("p", "It was printed where ", tag("code", "joulelab serve"), " was started.", class_="muted")
+    where = tag("p", "It was printed where ", tag("code", "joulelab dashboard"), " was started.", class_="muted")
     page = Page("Log in", "", (Section("login", "It needs a token", join_html((said, form, where))),))
     return document(page, Html(""))
 

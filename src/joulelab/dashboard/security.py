@@ -181,7 +181,7 @@ class Guard:
         headers = scope["headers"]
         hosts = [value for key, value in headers if key == b"host"]
         if len(hosts) != 1 or not self._doors.is_called(hosts[0].decode("latin-1")):
-            return 421, "this server does not go by that name; see joulelab serve --help, --name"
+            return 421, "this server does not go by that name; see joulelab dashboard --help, --name"
         if scope["method"] not in ("GET", "HEAD") and (scope["method"], scope["path"]) not in POSTS:
             return 405, "only GET and HEAD: nothing can be changed here"
         if len(scope["query_string"]) > MOST_QUERY:

@@ -225,7 +225,7 @@ function describeResolution(chart) {
   const parts = [point];
   if (!raw && profile.isRaw(profile.finest)) parts.push(`this page's finest step: ${lasting(profile.finest)}, the readings themselves`);
   else if (!raw) {
-    const alone = chart.overlay ? 'joulelab serve shows them, run by run' : 'joulelab serve shows them';
+    const alone = chart.overlay ? 'joulelab dashboard shows them, run by run' : 'joulelab dashboard shows them';
     const served = chart.rawUrl ? 'zoom in further for them' : alone;
     parts.push(`this page's finest step: ${lasting(profile.finest)}`, `readings every ${lasting(profile.raw)} (${served})`);
   }

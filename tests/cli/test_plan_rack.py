@@ -170,7 +170,7 @@ GOOD = ("--supply", "70kW", *NODE)
         ((*GOOD, "--percentile", "10"), "config", "percentiles is [10.0]"),
         ((*GOOD, "--confidence", "30%"), "config", "confidence is 0.3"),
         ((*GOOD, "--picture", "a.gif"), "usage", "a.gif is no picture"),
-        (("--supply", "70MW", "--rated", "10W"), "config", "more than 10,000 nodes of 10 W would fit"),
+        (("--supply", "70MW", "--rated", "10W"), "config", "more than 1,000 nodes of 10 W would fit"),
         (("no-such-run", *GOOD), "not-a-run", "no-such-run"),
         (("--plan", "none.toml"), "config", "there is no such plan file"),
     ],

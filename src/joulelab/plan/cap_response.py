@@ -187,7 +187,8 @@ def model_cap_response(
                 cap_w,
                 _model_time(curve, left, tag) if step else Quantity(1.0),
                 _model_power(node_w, saved, measured=gpu_mean_w is not None, tag=tag),
-                max(highest_w - saved, 0.0),
+                # At its highest a GPU draws its cap: less is saved than on average.
+                max(highest_w - gpus * max(free_w - cap_w, 0.0), 0.0),
             )
         )
     assumed = f"; GPUs are taken to draw {GPU_SHARE:.0%} of the node's power" if gpu_mean_w is None else ""

@@ -367,7 +367,7 @@ def require_one_origin(measured: Sequence[MeasuredRun]) -> None:
     simulated = [one.result.run for one in measured if one.result.twin]
     if simulated and len(simulated) < len(measured):
         raise ConfigError(
-            "simulated runs cannot be planned with together with measured ones",
+            "simulated runs are mixed with measured ones",
             where=f"run {simulated[0]}",
             why="its power is that of a twin",
             next="name only runs of real nodes, or only runs of twins",

@@ -183,10 +183,10 @@ def test_below_the_lowest_cap_measured_nothing_is_said():
 
 def test_a_cap_that_no_gpu_takes_is_no_answer():
     guarantee = made(replace(DGX, host_w=2_000.0, efficiency=0.94))
-    assert guarantee.lowest_cap_w == 175.0
+    assert guarantee.lowest_cap_w == 200.0
     found = find_guaranteed_cap(guarantee, 3_000.0, SWEPT)
     assert found.cap_w is None
-    assert found.refusal == Note("rack.cap-too-low", {"cap_w": 102, "gpu_w": 700.0, "lowest_w": 175.0})
+    assert found.refusal == Note("rack.cap-too-low", {"cap_w": 102, "gpu_w": 700.0, "lowest_w": 200.0})
     assert find_guaranteed_cap(replace(guarantee, gpu_w=None), 3_000.0, SWEPT).cap_w == 102.0
 
 

@@ -182,7 +182,7 @@ def test_caps_that_gpus_do_not_take_have_no_row():
     plan = plan_rack(Rack(supply_w=70_000.0, rules=rules), NodeKind("dgx", rated_w=10_200.0, gpus=8, gpu_w=700.0))
     rows = {row.rule: row for row in plan.rows if row.kind == "caps"}
     assert [rows[f"caps {cap} W"].nodes is None for cap in (10, 500, 700, 900)] == [True, False, False, True]
-    assert rows["caps 10 W"].refusal == Note("rack.cap-not-taken", {"gpu_w": 700.0, "lowest_w": 175.0})
+    assert rows["caps 10 W"].refusal == Note("rack.cap-not-taken", {"gpu_w": 700.0, "lowest_w": 200.0})
 
 
 # Runs
@@ -311,3 +311,61 @@ def test_a_mix_fits_as_read_or_with_errors(
     mix = plan_rack(Rack(supply_w=supply_w), DGX, [run], [(MixJob("train", 6), [run])]).mix
     assert mix is not None
     assert (mix.fits, mix.fits_as_read, mix.has_unknown_error) == (fits, fits_as_read, gain is None)
+
+
+def sweep_cool_work(folder: Path) -> list[MeasuredRun]:
+    """Return runs at several caps of work that hardly notices them."""
+    cases = [(None, 5_000.0, 300.0), (400.0, 5_000.0, 300.0), (250.0, 4_500.0, 240.0)]
+    return [
+        measured(node_run(folder / f"{cap}", watts, gpu_w=gpu_w, gpus=8, cap=cap, labels={"workload": "cool"}))
+        for cap, watts, gpu_w in cases
+    ]
+
+
+def test_caps_on_cooler_work_do_not_count_for_the_hottest(tmp_path: Path):
+    """Two nodes of 7.5 kW each: the cool work fits without a cap and would be no slower, the hot one draws 9 kW."""
+    hot = measured(node_run(tmp_path / "hot", 9_000.0, gpu_w=650.0, gpus=8, labels={"workload": "hot"}))
+    plan = plan_rack(Rack(supply_w=15_000.0), NodeKind("x", gpus=8, gpu_w=700.0), [hot, *sweep_cool_work(tmp_path)])
+    option = plan.targets[0].by_response
+    assert (plan.cost.response and plan.cost.response.source, plan.targets[0].nodes) == ("model", 2)
+    assert option is not None
+    assert option.is_needed
+    assert option.cap_w is not None
+    assert 9_000 - 8 * (650 - option.cap_w) < 7_500
+    assert option.slowdown is not None
+    assert option.slowdown.value > 1.1
+
+
+def test_caps_on_runs_below_a_given_maximum_have_no_cost(tmp_path: Path):
+    rack = Rack(supply_w=15_000.0, rules=Rules(max_w=9_000.0))
+    plan = plan_rack(rack, NodeKind("x", gpus=8, gpu_w=700.0), sweep_cool_work(tmp_path))
+    assert plan.cost.refusal == Note("rack.cost-of-maximum", {"max_w": 9_000.0})
+    assert plan.recommendation.option is not None
+    assert plan.recommendation.option.slowdown is None
+
+
+def test_a_modelled_cap_counts_gpus_at_their_cap_not_at_their_mean():
+    """Seven nodes of 7.3 kW: 8 GPUs from 700 to 560 W take off 1120 W, so 8.48 kW do not fit; to 525 W they do."""
+    target = plan_rack(BNL, NodeKind("dgx", rated_w=10_200.0, gpus=8, gpu_w=700.0)).targets[0]
+    assert target.by_response is not None
+    assert (target.nodes, target.by_response.cap_w) == (7, 525.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(NodeKind("x", gpus=4), "config.gpu-count"), (NodeKind("x", gpu_w=400.0), "config.gpu-power")],
+)
+def test_fewer_or_smaller_gpus_than_were_measured_are_refused(tmp_path: Path, kind: NodeKind, code: str):
+    run = measured(node_run(tmp_path, 6_000.0, gpu_w=500.0, gpus=8))
+    with pytest.raises(ConfigError) as caught:
+        plan_rack(Rack(supply_w=70_000.0), kind, [run])
+    assert caught.value.code == code
+
+
+def test_simulated_jobs_are_not_mixed_with_measured_nodes_and_are_called_simulated(tmp_path: Path):
+    real = measured(node_run(tmp_path / "real", 6_000.0))
+    twin = measured(node_run(tmp_path / "twin", 6_000.0, twin={"name": "bnl-h100"}))
+    with pytest.raises(ConfigError) as caught:
+        plan_rack(Rack(supply_w=70_000.0), DGX, [real], [(MixJob("train", 2), [twin])])
+    assert caught.value.code == "config.simulated"
+    assert plan_rack(Rack(supply_w=70_000.0), DGX, [], [(MixJob("train", 2), [twin])]).twins == ("bnl-h100",)

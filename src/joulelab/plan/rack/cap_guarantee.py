@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 EFFICIENCIES = (0.90, 0.97)
 STEADY = 0.05  # of the GPUs' highest power: where they change by more, the times of two meters matter
 FOLLOW = AT_WALL + 2 * U_AT_WALL  # W at the wall for each W more on the GPUs, fans included, at most
-LOWEST_CAP = 0.25  # of a GPU's highest cap: no known GPU takes less (A100: 100 of 400 W)
+LOWEST_CAP = 2 / 7  # of a GPU's highest cap: what an H100 takes (200 of 700 W); an A100 takes a little less
+SAME_POWER = 0.95  # of the highest power: work that draws less does not show the effect of caps on the hottest
 SYSTEMATIC = ("gain", "offset")
 # Errors that may be unknown, and then are not in an upper end.
 ACCURACY, GPU_ACCURACY, PEAKS = "accuracy of the meter", "accuracy of the GPUs' own readings", "hidden peaks"
@@ -111,9 +112,11 @@ def find_guarantee(kind: NodeKind, measured: Sequence[MeasuredRun], wider: float
     it is unknown.
     """
     traces = [trace for each in measured for trace in each.draws]
-    gpus = kind.gpus or max((trace.gpus for trace in traces), default=0)
+    seen_gpus = max((trace.gpus for trace in traces), default=0)
+    gpus = kind.gpus or seen_gpus
     if not gpus:
         return Note("rack.gpus-unknown")
+    _check_given_gpus(kind, traces, seen_gpus)
     shares = (kind.efficiency,) if kind.efficiency else EFFICIENCIES
     gpu_w = kind.gpu_w or find_gpu_limit(measured)
     error = _find_gpu_error(measured)
@@ -136,6 +139,18 @@ def find_guarantee(kind: NodeKind, measured: Sequence[MeasuredRun], wider: float
         return Note("rack.gpus-above-nameplate", {"gpus": gpus, "gpu_w": gpu_w, "rated_w": kind.rated_w})
     bounds = tuple(CapBound(host, (1 + e) / s) for host, (s, e) in zip(hosts, ways, strict=True))
     return CapGuarantee(bounds, gpus, gpu_w, "nameplate", lacks)
+
+
+def _check_given_gpus(kind: NodeKind, traces: Sequence[HostTrace], seen_gpus: int) -> None:
+    """Refuse fewer or smaller GPUs than were measured: the guarantee would be too low. Raises ConfigError."""
+    if kind.gpus is not None and kind.gpus < seen_gpus:
+        what, then = f"a node has {kind.gpus} GPUs", "correct --gpus (gpus in a plan file), or leave it out"
+        raise ConfigError(what, why=f"{seen_gpus} were measured on one", next=then, code="config.gpu-count")
+    shares = [float(np.nanmax(t.parts["gpu"])) / t.gpus for t in traces if t.gpus and "gpu" in t.parts]
+    if kind.gpu_w is not None and max(shares, default=0.0) > (1 + STEADY) * kind.gpu_w:
+        what = f"the highest cap of a GPU is {kind.gpu_w:g} W"
+        why, then = f"GPUs drew {max(shares):.0f} W each", "correct --gpu-power (gpu_w in a plan file)"
+        raise ConfigError(what, why=why, next=then, code="config.gpu-power")
 
 
 def find_gpu_limit(measured: Sequence[MeasuredRun]) -> float | None:
@@ -243,11 +258,21 @@ class CapCost:
 
 
 def find_cap_cost(measured: Sequence[MeasuredRun], kind: NodeKind, max_w: float | None) -> CapCost:
-    """Return the effect of caps on the hottest workload that was measured under several, else by the model."""
+    """Return the effect of caps on the hottest workload if it was measured under several, else by the model.
+
+    `max_w` is a maximum that was given (W at the wall). Work that draws less than the hottest is less slow under a cap,
+    so its runs are not used.
+    """
     groups: dict[str, list[MeasuredRun]] = {}
     for each in measured:
         groups.setdefault(name_workload(each.result), []).append(each)
-    hottest = sorted(groups.values(), key=lambda group: -max(t.highest_w for m in group for t in m.draws))
+    wall = {"ac": 1.0, "dc": 1 / (kind.efficiency or EFFICIENCIES[0]), "parts": 1.0}
+    peaks = [(max(t.highest_w * wall[t.side] for m in group for t in m.draws), group) for group in groups.values()]
+    hottest_w = max((peak_w for peak_w, _ in peaks), default=0.0)
+    if peaks and SAME_POWER * (max_w or 0.0) > hottest_w:
+        return CapCost(None, Note("rack.cost-of-maximum", {"max_w": max_w or 0.0}))
+    peaks = [peak for peak in peaks if peak[0] >= SAME_POWER * hottest_w]
+    hottest = [group for _, group in sorted(peaks, key=lambda peak: -peak[0])]
     why = ""
     for group in hottest:
         try:
@@ -328,13 +353,15 @@ def find_targets(
     guarantee: CapGuarantee | Note,
     cost: CapCost,
     highest_w: float | None,
-    wider: float,
+    upper_w: float | None,
 ) -> tuple[NodeTarget, ...]:
     """Return the needs of `first` to `last` nodes, of the first few of these.
 
-    `highest_w` is the highest power of a node (W), `wider` the factor by which it may be higher at the wall.
+    `highest_w` is the highest power of a node (W at the wall), `upper_w` the same with all known errors.
     """
     found = []
+    # Caps are taken to lower the highest power of all work by the share that was seen on the meter's side.
+    wider = upper_w / cost.response.points[-1].highest_w if upper_w and cost.response is not None else 1.0
     for nodes in range(first, last + 1)[:MOST_TARGETS]:
         each_w = allow_node_power(limits, nodes)
         if each_w <= 0:

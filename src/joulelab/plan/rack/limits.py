@@ -24,7 +24,7 @@ CONFIDENCE = 0.95
 PERCENTILES = (99.0, 99.9)
 ROUNDING = 1.01  # volts x amps is often written as a round figure
 LINE = math.sqrt(3)
-MOST_NODES = 10_000
+MOST_NODES = 1000
 EXACT = 1e-9  # a node that fits to the watt fits
 
 LimitName = Literal["supply", "breakers", "feed lost", "phase", "cooling", "height", "outlets"]

@@ -20,12 +20,16 @@ _WARNINGS = {
 }
 _NOTES = {
     "rack.given-maximum": (
-        "{node_w:W} is taken as given: the error of its meter and hidden peaks are not included.",
+        "{power} is taken as given: the error of its meter and hidden peaks are not included.",
         "Name the runs instead to include them.",
     ),
     "rack.errors-unknown": (
         "The upper end does not include: {names}.",
-        "State the meter's accuracy, or read it every 2 s.",
+        "State gain and reference of the meter, or read it every 2 s.",
+    ),
+    "rack.feeds-assumed": (
+        "The feeds are counted with {names}.",
+        "If that is wrong, fewer nodes fit: give power_factor and node_phases of the rack.",
     ),
     "rack.efficiency-assumed": (
         "Power behind the supplies is divided by an assumed efficiency of {efficiency:%}.",
@@ -116,6 +120,7 @@ _NOTES = {
     "rack.cap-limit-unknown": ("The highest cap of the GPUs is unknown.", "Give --gpu-power, or --cap."),
     "rack.cap-not-taken": ("GPUs of {gpu_w:W} take caps from {lowest_w~gpu_w:W}.", "Give another --cap."),
     "rack.cost-unknown": ("The cost of caps is unknown[: {why}].", _SWEEP),
+    "rack.cost-of-maximum": ("The cost of caps is unknown: no run drew as much as the maximum of {max_w:W}.", _SWEEP),
     "rack.host-too-high": ("No cap: everything but the GPUs may draw {host_w:W}.", ""),
     "rack.cap-too-low": ("No cap: it would be {cap_w:W}; GPUs of {gpu_w:W} take {lowest_w:W} or more.", ""),
     "rack.cap-outside-figures": ("Caps have figures from {lowest_w~highest_w:W} only.", _SWEEP),

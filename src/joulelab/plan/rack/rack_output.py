@@ -31,6 +31,7 @@ MOST_LINES, WIDTH = 25, 80  # of an answer without --why
 # Rows of rules, rows of caps, and notes of an answer without --why: the first that fits is shown.
 BUDGETS = ((7, 2, 3), (7, 2, 2), (6, 2, 2), (6, 2, 1), (5, 1, 1), (4, 0, 1))
 MOST_UNCERTAIN = 0.5  # an upper end above this is no information
+UNKNOWN = "?"
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 SOURCES = {"guarantee": "guarantee", "measured": "measured", "twin": "simulated", "model": "model"}
@@ -94,7 +95,7 @@ def _word_recommendation(plan: RackPlan) -> str:
     if best.is_upper:
         rule = f"at the upper end of the {row.rule} ({format_power(best.node_w)}{cap})"
     else:
-        rule = f"by {'' if row.kind in ('nameplate', 'caps') else 'the '}{row.rule} of {format_power(best.node_w)}{cap}"
+        rule = f"by {'' if row.kind == 'caps' else 'the '}{row.rule} of {format_power(best.node_w)}{cap}"
         if row.upper_w is not None and row.upper_w > best.node_w:
             rule += f" (and at its upper end of {format_power(row.upper_w)})"
     required = f" ({_write_percent(plan.rack.margin)} required)" if plan.rack.margin else ""
@@ -114,14 +115,14 @@ def _word_recommendation(plan: RackPlan) -> str:
 def _word_next(plan: RackPlan) -> str:
     """Return what would change the recommendation."""
     best = plan.recommendation
-    another = ORDINALS[best.nodes] if best.nodes < len(ORDINALS) else "further"
+    another = f"a {ORDINALS[best.nodes]}" if best.nodes < len(ORDINALS) else "one more"
     cap = _word_option(plan)
     if best.by_reading is not None:
         more = f"to plan for {_word_count(best.by_reading)}, as the reading of {format_power(best.row.node_w)} allows"
         return f"{more}, {f'set {cap}, or ' if cap else ''}{DECIDERS[best.decider]}"
     if cap:
-        return f"a {another} would need {cap}"
-    return f"a {another} would exceed {LIMITS[best.binding]}"
+        return f"{another} would need {cap}"
+    return f"{another} would exceed {LIMITS[best.binding]}"
 
 
 def _word_option(plan: RackPlan) -> str:
@@ -196,7 +197,7 @@ def _write_share(over: Exceedance | None) -> str:
     if over is None:
         return fmt.NOTHING
     if not over.share and over.high > MOST_UNCERTAIN:
-        return "?"
+        return UNKNOWN
     value = fmt.format_number(100 * (over.share or over.high), 2)
     return value if over.share else f"< {value}"
 
@@ -219,7 +220,10 @@ def make_rule_table(plan: RackPlan, most: int | None) -> Table:
     rows = rows[:most]
     if "percentile" in refused:
         rows.append((", ".join(refused["percentile"]), "-", "-", "too few data", "", ""))
-    above = "overload, %" if any(row.exceed for row in plan.rows) else ""
+    has_overload = any(row.exceed and _write_share(row.exceed) != UNKNOWN for row in plan.rows)
+    if not has_overload:
+        rows = [(*row[:-1], "") for row in rows]
+    above = "overload, %" if has_overload else ""
     heads = ("rule", "per node, kW", "nodes", "next limit", "free, %", above)
     return make_table(heads, rows, left=(0, 3), title="" if most else plan.title)
 
@@ -279,7 +283,13 @@ def list_notes(plan: RackPlan) -> list[Note]:
         if max(maxima, default=0.0) > rated_w
         else None,
         Note("rack.runs-capped", texts={"cap": _word_run_cap(plan.run_cap)}) if plan.run_cap else None,
-        Note("rack.given-maximum", {"node_w": best.node_w}) if row.kind == "maximum" and not row.upper_w else None,
+        next((r.refusal for r in plan.rows if r.refusal and r.refusal.code == "rack.cap-not-taken"), None),
+        Note("rack.given-maximum", texts={"power": format_power(best.node_w)})
+        if row.kind == "maximum" and not row.upper_w
+        else None,
+        Note("rack.feeds-assumed", texts={"names": " and ".join(assumed)})
+        if (assumed := _list_assumed_feeds(plan))
+        else None,
         Note("rack.errors-unknown", texts={"names": row.lacks}) if row.lacks and row.upper_w else None,
         Note("rack.efficiency-assumed", {"efficiency": plan.efficiency or 0.0}) if is_assumed else None,
         Note("rack.percentiles-refused", refused[0].refusal.numbers, {"names": _join_rules(refused)})
@@ -297,6 +307,14 @@ def list_notes(plan: RackPlan) -> list[Note]:
     return [note for note in found if note is not None]
 
 
+def _list_assumed_feeds(plan: RackPlan) -> list[str]:
+    """List the assumptions about feeds that may allow too many nodes."""
+    rack = plan.rack
+    is_uneven = rack.node_phases is None and any(feed.phases == 3 for feed in rack.feeds)
+    factor = ["a power factor of 1"] if rack.feeds and rack.power_factor is None else []
+    return factor + (["nodes on all three phases"] if is_uneven else [])
+
+
 def _join_rules(rows: Sequence[RuleRow]) -> str:
     return " and ".join(row.rule for row in rows)
 
@@ -310,9 +328,9 @@ def list_reasons(plan: RackPlan) -> list[tuple[str, Note]]:
         factor = {"factor": f"{rack.power_factor:g}"} if rack.power_factor and "continuous" in limit.numbers else {}
         found.append((limit.name, Note("rack.limit", {**size, **limit.numbers}, factor)))
     if rack.feeds:
-        given = {"80 % continuous load": rack.continuous, "power factor 1": rack.power_factor}
-        assumed = [name for name, value in (given | {"even phases": rack.node_phases}).items() if value is None]
-        found.append(("feeds", Note("rack.why-feeds", texts={"names": ", ".join(assumed)} if assumed else {})))
+        load = [] if rack.continuous else ["a continuous load of 80 %"]
+        names = ", ".join([*load, *_list_assumed_feeds(plan)])
+        found.append(("feeds", Note("rack.why-feeds", texts={"names": names} if names else {})))
     numbers = {"nodes": best.nodes, "most_w": best.nodes * best.node_w, "usable_w": find_usable_power(plan.limits)}
     numbers |= {} if plan.mean_w is None else {"mean_w": best.nodes * plan.mean_w}
     plate = plan.find_row("nameplate")

@@ -14,6 +14,7 @@ import numpy as np
 from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError
 from joulelab.plan.cap_response import SAME_CAP_W
+from joulelab.plan.measured_runs import require_one_origin
 from joulelab.plan.rack.cap_guarantee import (
     ACCURACY,
     EFFICIENCIES,
@@ -141,8 +142,9 @@ def plan_rack(
     """Plan a rack from runs of a kind of node, or from numbers alone.
 
     Raises ConfigError if the power of a node is unknown, if only parts of nodes were measured, or if runs at the wall
-    and behind the supplies are mixed.
+    and behind the supplies, or simulated and measured ones, are mixed.
     """
+    require_one_origin([*measured, *(each for _, members in jobs for each in members)])
     runs = [each for each in measured if each.draws]
     unread = tuple(each.result.run for each in measured if not each.draws)
     used, run_cap = choose_runs(runs, kind)
@@ -169,8 +171,8 @@ def plan_rack(
     cost = find_cap_cost(runs, kind, seen_w)
     best = _recommend(rows, rack, basis, peak)
     most = max(row.nodes for row in rows if row.nodes is not None)
-    wider = _find_wall_factor(rows, used)
-    targets = find_targets(limits, best.nodes + 1, max(most, best.nodes) + 1, guarantee, cost, seen_w, wider)
+    upper_w = max((row.upper_w or row.node_w or 0.0 for row in rows if row.kind == "maximum"), default=None)
+    targets = find_targets(limits, best.nodes + 1, max(most, best.nodes) + 1, guarantee, cost, seen_w, upper_w)
     groups = ([trace for trace in traces if trace.run == each.result.run] for each in used)
     seconds = sum(float(np.isfinite(t.mean_w).sum()) * t.step_s for t in traces)
     return RackPlan(
@@ -193,7 +195,7 @@ def plan_rack(
         efficiency=efficiency,
         left_out=len(runs) - len(used),
         unread=unread,
-        twins=tuple(dict.fromkeys(t.twin for t in traces if t.twin)),
+        twins=tuple(dict.fromkeys(each.result.twin for each in every if each.result.twin)),
     )
 
 
@@ -223,7 +225,7 @@ def _find_efficiency(traces: Sequence[HostTrace], kind: NodeKind) -> float | Non
         raise ConfigError(
             "runs measured at the wall (AC) are mixed with runs measured behind the supplies (DC)",
             why=f"AC: {at_wall[0].run} on {at_wall[0].host}; DC: {behind[0].run} on {behind[0].host}",
-            next=f"name runs of one kind, or give the supplies' efficiency in [nodes.{kind.name}]: efficiency = 0.94",
+            next=f"name runs of one kind, or a plan file with efficiency = 0.94 of the supplies in [nodes.{kind.name}]",
             code="config.mixed-sides",
         )
     return (kind.efficiency or EFFICIENCIES[0]) if behind else None
@@ -247,15 +249,6 @@ def _refuse_empty_rack(unread: Sequence[str]) -> ConfigError:
         why = f"run {unread[0]} has no readings over time, so its highest power is unknown"
     then = "name runs whose nodes were read while they ran, or give --rated 10.2kW or --max 8.48kW"
     return ConfigError("the power of a node is unknown", why=why, next=then, code="config.no-power")
-
-
-def _find_wall_factor(rows: Sequence[RuleRow], measured: Sequence[MeasuredRun]) -> float:
-    """Return the factor by which a node's highest reading may be higher at the wall."""
-    top = next((row for row in rows if row.kind == "maximum" and row.node_w), None)
-    if top is None or top.node_w is None or not measured:
-        return 1.0
-    # The effect of caps is known as it was read: on the meter's side of the supplies.
-    return (top.upper_w or top.node_w) / max(trace.highest_w for each in measured for trace in each.draws)
 
 
 # Rules

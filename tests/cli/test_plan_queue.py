@@ -111,7 +111,23 @@ def test_less_energy_in_the_same_time_is_not_called_earlier() -> None:
     found = compare_policies(JobStream(jobs, "3 jobs"), QueueSite(1, 9_000.0, 0.0), {"made": steps})
     text = word_recommendation(found)
     assert text.startswith("Cap the GPUs of made at 400 W and backfill: the 3 jobs end neither earlier nor later")
-    assert "with 19.6 % less energy; no job waits longer than 0 s. Power is not the limit" in text
+    assert "with 19.6 % less energy; no job waits. Power is not the limit: 6.50 kW is enough" in text
+
+
+def test_warnings_come_before_other_notes_and_the_power_that_is_enough_is_rounded_up(call: Call, plan: Path) -> None:
+    jobs = plan.parent / "jobs.csv"
+    jobs.write_text(HEADER + "a,0,2,9000,6000,6506,train\nb,0,1,60,100,200,train\n")
+    answer = json.loads(call("plan", "queue", "--jobs", jobs, *SITE, "--json").output)
+    assert answer["messages"][0]["code"] == "queue.below-idle"
+    assert answer["enough_w"] == 2 * 6_506 + 2 * 2_000
+    assert "17.1 kW is enough" in answer["recommendation"]
+
+
+def test_simulated_and_measured_runs_are_not_mixed(call: Call, plan: Path, runs: Path) -> None:
+    real, twin = node_run(runs), node_run(runs, twin={"name": "bnl-h100"})
+    text = plan.read_text().replace("gpus = 8\ngpu_w = 700\n", f'runs = ["{twin}"]\n')
+    plan.write_text(text)
+    assert "simulated runs are mixed with measured ones" in call("plan", "queue", real, "--plan", plan, code=2).output
 
 
 def test_an_swf_log_is_enough_with_the_power_of_a_node(call: Call, plan: Path) -> None:

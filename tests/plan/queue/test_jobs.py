@@ -40,7 +40,7 @@ SWF = """; MaxNodes: 4
 def read(tmp_path: Path) -> Callable[..., JobStream]:
     def read(text: str, name: str = "jobs.csv", **given: float) -> JobStream:
         data = text.encode()
-        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        (tmp_path / name).write_bytes(gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
         return read_job_file(tmp_path / name, **given)  # type: ignore[arg-type]
 
     return read
@@ -49,7 +49,9 @@ def read(tmp_path: Path) -> Callable[..., JobStream]:
 def test_jobs_of_csv_are_ordered_by_submission_and_share_the_error_of_their_meter(
     read: Callable[..., JobStream], tmp_path: Path
 ) -> None:
-    text = f"# Synthetic.\n{HEADER}b,2026-01-05T09:00:00+01:00,2,60,5000,5500,train\n\na,0,1,90.5,4000,,\n"
+    text = (
+        f"# Synthetic.\n{HEADER}b,2026-01-05T09:00:00+01:00,2,60,5000,5500,train\n\na,1970-01-01T00:00Z,1,90.5,4000,,\n"
+    )
     stream = read(text, accuracy=0.02)
     first, last = stream.jobs
     assert (first.id, first.submit_s, first.nodes, first.duration_s, first.highest_w) == ("a", 0.0, 1, 90.5, None)
@@ -110,7 +112,9 @@ def test_swf_gives_nodes_and_requested_times_and_leaves_out_what_did_not_run(
         ("b,0,1,10,,,", "the power of job b is not known"),
         ("b,0,1,10,5000,4000,", "highest_w is 4000, below the mean of 5000 W"),
         (",0,1,10,5000,,", "the job has no id"),
-        ("b,0", "duration_s is ''"),
+        ("b,0", "the line has 2 fields (the header has 7)"),
+        ("b,0,1,10,5000,,a,b", "the line has 8 fields (the header has 7)"),
+        ("b,1793520000000,1,10,5000,,", "the submit time is '1793520000000'"),
         ("\x1b[31m,0,1,10,x,,", "node_w is 'x'"),
     ],
 )
@@ -144,6 +148,20 @@ def test_a_wrong_line_of_swf_is_refused_with_its_number(read: Callable[..., JobS
     assert caught.value.next
 
 
+def test_dates_beside_seconds_are_refused(read: Callable[..., JobStream]) -> None:
+    with pytest.raises(ConfigError, match=r"seconds in line 2, a date in line 3"):
+        read(f"{HEADER}a,0,1,10,5000,,\nb,2026-11-01T08:00:00Z,1,10,5000,,\n")
+
+
+def test_processors_that_count_as_nodes_are_noted(read: Callable[..., JobStream]) -> None:
+    line = "6 64 0 50 32 -1 -1 32 100 -1 1 3 1 7 1 1 -1 -1"
+    codes = [
+        [note.code for note in read(line, "log.swf", node_w=6e3, processors=processors).notes]
+        for processors in (None, 1)
+    ]
+    assert ["queue.processors-unknown" in each for each in codes] == [True, False]
+
+
 def test_many_mistakes_are_counted(read: Callable[..., JobStream]) -> None:
     with pytest.raises(ConfigError) as caught:
         read(HEADER + "".join(f"j{k},0,x,10,5000,,\n" for k in range(12)))
@@ -158,8 +176,8 @@ def test_many_mistakes_are_counted(read: Callable[..., JobStream]) -> None:
         (HEADER.encode(), "the file has no jobs"),
         (f"{HEADER}a,0,1,0,5000,,\n".encode(), "the file has no jobs (1 not run)"),
         (b"id\xff", "it is not UTF-8"),
-        (gzip.compress(SWF.encode())[:-20], "the compressed file is cut off"),
-        (gzip.compress(SWF.encode())[:30] + b"xxxxxxxxxxxx", "the compressed file is damaged"),
+        (gzip.compress(SWF.encode(), mtime=0)[:-20], "the compressed file is cut off"),
+        (gzip.compress(SWF.encode(), mtime=0)[:30] + b"xxxxxxxxxxxx", "the compressed file is damaged"),
     ],
 )
 def test_files_without_jobs_are_refused(tmp_path: Path, data: bytes, words: str) -> None:

@@ -53,11 +53,13 @@ SWF_FIELDS = 18
 SWF_PARTS = ("2", "3", "4")  # status of a part of an interrupted job; the whole job has a line of its own
 PART = "part"  # as a state
 SWF_HEADER = re.compile(r";\s*(MaxNodes|MaxProcs):\s*(\d+)")
+DATE = re.compile(r"\d{4}-|\d{8}T")
 GZIP_MARK = b"\x1f\x8b"
 GZIP_WINDOW = 31  # of zlib: a gzip header and the largest window
 MOST_BYTES = 500_000_000
 MOST_MISTAKES = 10
 LONGEST_TITLE = 160
+LATEST_S = 1e11  # the year 5138: later seconds since 1970 are milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,11 @@ def read_job_file(
     counts: Counter[str] = Counter()
     mistakes: list[ConfigError] = []
     jobs: dict[str, QueueJob] = {}
-    for line, row in _list_swf_rows(text, processors) if is_swf else _list_csv_rows(text, path):
+    if is_swf and processors is None:
+        processors = _find_swf_processors(text)
+    rows = _list_swf_rows(text, processors or 1) if is_swf else _list_csv_rows(text, path)
+    _check_submit_times(rows, path)
+    for line, row in rows:
         where = f"{path}:{line}"
         if row.get("state") in (*UNFINISHED, PART):
             counts["parts" if row["state"] == PART else "unfinished"] += 1
@@ -178,7 +184,8 @@ def read_job_file(
     if not jobs:
         why = ", ".join(f"{count:g} {name.replace('_', ' ')}" for name, count in left_out.items())
         raise ConfigError("the file has no jobs", where=str(path), why=why or None, next="name another file of jobs")
-    notes = [Note("queue.left-out", left_out)] if left_out else []
+    notes = [Note("queue.processors-unknown")] if is_swf and processors is None else []
+    notes += [Note("queue.left-out", left_out)] if left_out else []
     if counts["assumed"] and node_w is not None:
         notes.append(Note("queue.assumed-power", {"jobs": counts["assumed"], "node_w": node_w}))
     ordered = tuple(sorted(jobs.values(), key=lambda job: job.submit_s))
@@ -217,6 +224,8 @@ def _list_csv_rows(text: str, path: Path) -> list[tuple[int, Row]]:
     separator = next((sign for sign in "|;\t" if sign in lines[0][1]), ",")
     (number, header), *cells = [(n, next(csv.reader([line], delimiter=separator))) for n, line in lines]
     words = [word.strip().lower() for word in header]
+    if not words[-1]:  # `sacct -p` ends every line with a separator
+        words.pop()
     places = {name: next((words.index(w) for w in known if w in words), None) for name, known in COLUMNS.items()}
     missing = [name for name in NEEDED_COLUMNS if places[name] is None]
     if missing:
@@ -228,7 +237,12 @@ def _list_csv_rows(text: str, path: Path) -> list[tuple[int, Row]]:
         )  # fmt: skip
     rows = []
     for n, row in cells:
-        found = {name: row[k].strip() for name, k in places.items() if k is not None and k < len(row)}
+        while len(row) > len(words) and not row[-1].strip():
+            row.pop()
+        if len(row) != len(words):
+            rows.append((n, {"fields": str(len(row)), "wanted": f"the header has {len(words)}"}))
+            continue
+        found = {name: row[k].strip() for name, k in places.items() if k is not None}
         found["state"] = found.get("state", "").partition(" ")[0].upper()
         rows.append((n, found))
     return _join_slurm_steps(rows) if "jobid" in words else rows
@@ -252,21 +266,37 @@ def _join_slurm_steps(rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
     return jobs
 
 
-def _list_swf_rows(text: str, processors: int | None) -> list[tuple[int, Row]]:
+def _check_submit_times(rows: Sequence[tuple[int, Row]], path: Path) -> None:
+    """Refuse a file with dates in some lines and seconds in others: they have no common start. Raises ConfigError."""
+    lines: dict[str, int] = {}
+    for line, row in rows:
+        text = row.get("submit", "")
+        if text[:1].isdecimal():
+            lines.setdefault("a date" if DATE.match(text) else "seconds", line)
+    if len(lines) > 1:
+        what = "some submit times are dates, others are seconds"
+        why = ", ".join(f"{name} in line {line}" for name, line in lines.items())
+        raise ConfigError(what, where=str(path), why=why, next="write all of them in one way")
+
+
+def _find_swf_processors(text: str) -> int | None:
+    """Return the processors of a node by the header of SWF, None if it does not state them."""
+    header = {name: int(number) for name, number in SWF_HEADER.findall(text)}
+    return max(header["MaxProcs"] // max(header["MaxNodes"], 1), 1) if len(header) == 2 else None
+
+
+def _list_swf_rows(text: str, processors: int) -> list[tuple[int, Row]]:
     """Return the rows of SWF by our names of columns; negative numbers are unknown there, and empty here.
 
     A line with another number of fields has an empty row.
     """
-    header = {name: int(number) for name, number in SWF_HEADER.findall(text)}
-    if processors is None:
-        processors = max(header.get("MaxProcs", 0) // max(header.get("MaxNodes", 1), 1), 1) if len(header) == 2 else 1
     rows = []
     for line, content in enumerate(text.splitlines(), 1):
         words = ["" if word.startswith("-") else word for word in content.partition(";")[0].split()]
         if not words:
             continue
         if len(words) != SWF_FIELDS:
-            rows.append((line, {"fields": str(len(words))}))
+            rows.append((line, {"fields": str(len(words)), "wanted": f"SWF has {SWF_FIELDS}"}))
             continue
         nodes = words[4] or words[7] or "0"
         if nodes.isdecimal():
@@ -282,7 +312,7 @@ def _make_job(
 ) -> QueueJob | None:
     """Return the job of a row; None, and counted, if it did not run. Raises ConfigError."""
     if "fields" in row:
-        raise ConfigError(f"the line has {row['fields']} fields", why="SWF has 18", next="correct or remove that line")
+        raise ConfigError(f"the line has {row['fields']} fields", why=row["wanted"], next="correct or remove that line")
     name = escape_unprintable(row.get("id", ""))
     if not name:
         raise ConfigError("the job has no id", next="give each job an id of its own")
@@ -326,8 +356,8 @@ def _read_submit(text: str) -> float:
             seconds = (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp()
         except ValueError:
             seconds = math.nan
-    if not math.isfinite(seconds):
-        advice = "write it as 2026-01-05T08:00:00Z, or in s"
+    if not abs(seconds) < LATEST_S:
+        advice = "write it as 2026-01-05T08:00:00Z, or in s (not in ms)"
         raise ConfigError(f"the submit time is {escape_unprintable(text)!r}", next=advice)
     return seconds
 

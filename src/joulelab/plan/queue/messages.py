@@ -6,9 +6,14 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "Powers are simulated, not measured: {twins}.",
         "Measure a run on a real node: joulelab run -- COMMAND",
     ),
+    "queue.processors-unknown": (
+        "warning",
+        "Each processor counts as a node, because the file states no MaxProcs and MaxNodes.",
+        "Give the processors of a node: --processors 8",
+    ),
     "queue.modelled-caps": (
         "note",
-        "The effect of caps on {workloads} is modelled by other GPUs, not measured.",
+        "The effect of caps is modelled by other GPUs, not measured: {workloads}.",
         "Measure three caps: joulelab sweep --cap 400:700:150 -- COMMAND",
     ),
     "queue.margin": (
@@ -60,5 +65,5 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{runs:run} measured behind the power supplies or only in parts of the node.",
         "Give a budget for the same parts, or measure at the wall: joulelab meters",
     ),
-    "queue.idle-measured": ("note", "An unused node draws {idle_w:W}: the mean of {count:host} before their runs.", ""),
+    "queue.idle-measured": ("note", "An unused node draws {idle_w:W}, measured before the runs ({count:host}).", ""),
 }

@@ -89,7 +89,7 @@ def command(
 
     from joulelab.cli.output import print_blocks, show_progress
     from joulelab.core.errors import ConfigError
-    from joulelab.plan.measured_runs import require_one_side
+    from joulelab.plan.measured_runs import require_one_origin, require_one_side
     from joulelab.plan.plan_file import read_plan_file
     from joulelab.plan.queue.jobs import make_run_stream, read_job_file
     from joulelab.plan.queue.policy_comparison import compare_policies
@@ -118,7 +118,9 @@ def command(
         name: read_named_runs(plan_file.near(caps.runs), folders) for name, caps in table.workloads.items() if caps.runs
     }
     advice = "name runs with a meter of the whole node (joulelab meters), or give --jobs FILE with the power of jobs"
-    require_one_side([*measured, *(one for listed in named.values() for one in listed)], "the power of a job", advice)
+    every = [*measured, *(one for listed in named.values() for one in listed)]
+    require_one_origin(every)
+    require_one_side(every, "the power of a job", advice)
     path = jobs or (plan_file.folder / table.jobs if table.jobs else None)
     if path is not None:
         if table.repeat is not None:
@@ -126,7 +128,7 @@ def command(
         stream = read_job_file(path, node_w=table.node_w, accuracy=table.accuracy, processors=table.processors)
     else:
         stream = make_run_stream(measured, table.repeat, table.every)
-    site, site_notes = make_site(table, stream, [*measured, *(each for listed in named.values() for each in listed)])
+    site, site_notes = make_site(table, stream, every)
     responses, cap_notes = find_responses(table, stream, measured, named)
     slowdown = SLOWDOWN if table.slowdown is None else table.slowdown
     steps = {name: list_cap_steps(response, slowdown) for name, response in responses.items()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.study_cells import Note
 from joulelab.plan.plan_output import describe_notes, lay_out_answer
+from joulelab.plan.queue.messages import MESSAGES
 from joulelab.plan.queue.policy_comparison import LEAST_CHANGE
 from joulelab.plan.queue.simulation import BACKFILL, ENERGY, FIRST_COME, FIT, NAMEPLATE
 from joulelab.report import format as fmt
@@ -103,7 +104,8 @@ def word_recommendation(comparison: Comparison) -> str:
         action = "Keep first come, first served without caps"
     else:
         action = "Backfill without caps"
-    longest = f"no job waits longer than {fmt.format_duration(best.figures[0]['longest_wait_s'])}"
+    longest_s = best.figures[0]["longest_wait_s"]
+    longest = f"no job waits longer than {fmt.format_duration(longest_s)}" if longest_s else "no job waits"
     blocked = next((o.blocked for o in comparison.outcomes if o.policy == FIRST_COME and o.blocked), None)
     if blocked is not None:
         gain = f"without caps, job {blocked.id} never starts under {budget}; with them all {total} jobs run"
@@ -122,12 +124,14 @@ def word_recommendation(comparison: Comparison) -> str:
             times = "end neither earlier nor later on average (no significant difference) than"
         energy = _word_energy(best.get_change("energy_j", base, is_share=True))
         gain = f"the {total} jobs {times} first come, first served under {budget}, with {energy}"
-    enough = fmt.format_rough(comparison.enough_w, "W")
+    # Rounded up, as less would not be enough.
+    step_w = 10.0 ** (math.floor(math.log10(comparison.enough_w)) - 2)
+    enough = fmt.format_rough(math.ceil(comparison.enough_w / step_w - 1e-6) * step_w, "W")
     is_bound = comparison.enough_w > site.budget_w * (1 + 1e-9)
     change = (
         f"From {enough} on, no job waits for power and caps save no time."
         if is_bound
-        else f"Power is not the limit: {enough} are enough without caps."
+        else f"Power is not the limit: {enough} is enough without caps."
     )
     return f"{action}: {gain}; {longest}. {change}"
 
@@ -165,7 +169,7 @@ def list_queue_notes(comparison: Comparison, responses: Mapping[str, CapResponse
         if each.blocked is not None:
             numbers = {"needed_w": each.blocked_w, "room_w": site.room_w}
             found.append(Note("queue.never-starts", numbers, {"policy": each.policy.name, "job": each.blocked.id}))
-    return found
+    return sorted(found, key=lambda note: note.code not in MESSAGES or MESSAGES[note.code][0] != "warning")
 
 
 def _explain_queue(comparison: Comparison, responses: Mapping[str, CapResponse]) -> list[TextBlock]:

@@ -82,3 +82,12 @@ def test_a_plan_file_gives_node_efficiency_and_run(call: Call, runs: Path, tmp_p
     (tmp_path / "plan.toml").write_text(f'[nodes.h100]\ntwin = "bnl-h100"\nruns = "{run.name}"\n')
     data = json.loads(call("plan", "cooling", "--plan", tmp_path / "plan.toml", "--fan-rpm", "12000", "--json").stdout)
     assert data["runs"] == [run.name]
+
+
+def test_the_next_command_has_the_power_of_the_answer_rounded_up(call: Call) -> None:
+    for more in ((), ("--inlet", "27")):
+        words = ("plan", "cooling", "--node", "bnl-h100", *more)
+        options = json.loads(call(*words, "--json").stdout)["options"]
+        best = min(options, key=lambda one: one["change_w"]["value"])
+        named_kw = float(call(*words).stdout.partition("--max ")[2].partition("kW")[0])
+        assert 0 <= 1e3 * named_kw - best["highest_w"] < 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -115,13 +116,14 @@ def command(
         return
     from joulelab.plan.plan_output import lay_out_answer
 
-    highest_w = max(option.highest_w for option in plan.options)
+    # The power of the cooling in the answer, rounded up: less would allow too many nodes.
+    highest_kw = math.ceil(_find_best(plan).highest_w / 10) / 100
     blocks = lay_out_answer(
         [word_answer(plan)],
         [make_cooling_table(plan)],
         plan.notes,
         is_explained=is_explained,
-        next_commands=[f"joulelab plan rack --max {highest_w / 1e3:.3g}kW --supply POWER"],
+        next_commands=[f"joulelab plan rack --max {highest_kw:g}kW --supply POWER"],
     )
     print_blocks(blocks)
 
@@ -144,11 +146,15 @@ def _find_node(name: str, run: MeasuredRun | None) -> Node | None:
     return find_node(name).node if name else None
 
 
+def _find_best(plan: CoolingPlan) -> CoolingOption:
+    return min(plan.options, key=lambda option: option.change_w.value)
+
+
 def word_answer(plan: CoolingPlan) -> str:
     """Write the answer: the effect of the cooling that was asked for, of several that with the lowest power."""
     from joulelab.report import format as fmt
 
-    best = min(plan.options, key=lambda option: option.change_w.value)
+    best = _find_best(plan)
     now, then, change_w = plan.now.setting, best.setting, best.change_w
     if then.kind == now.kind:
         name = f"At {then.inlet_c:g} °C instead of {now.inlet_c:g} °C inlet"

@@ -466,7 +466,7 @@ def _list_notes(
     ):
         if marked:
             names = tuple(f"{one.setting.kind} at {one.setting.inlet_c:g} °C" for one in marked)
-            found.append(Note(code, {"factor": BEYOND_SEEN}, {"coolings": names}))
+            found.append(Note(code, {}, {"coolings": ", ".join(names), "factor": f"{BEYOND_SEEN:g}"}))
     low_c, high_c = ASHRAE_A1_C
     inlets = dict.fromkeys(one.setting.inlet_c for one in airy if not low_c <= one.setting.inlet_c <= high_c)
     found += [Note("cooling.class", {}, {"inlet": f"{inlet_c:g}"}) for inlet_c in inlets]

@@ -101,7 +101,7 @@ def test_load_is_shown_and_in_the_views_of_query(folder, result):
     assert list_load_facts(result) == [("load", describe_gpu_load(result))]
     assert "GPU load, %" in write_terminal(make_phase_table(list_phase_rows(result)))
     head, rows = make_head(result), list_query_rows(folder.path)
-    assert rows["runs"] == [{"gpu_load": head.gpu_load}] == [{"gpu_load": result.gpu_load}]
+    assert [row["gpu_load"] for row in rows["runs"]] == [head.gpu_load] == [result.gpu_load]
     assert [row["load"] for row in rows["energies"]] == [*(load.mean for load in result.gpu_loads), None]
     assert [row["gpu_load"] for row in rows["phases"]] == [p.gpu_load for p in result.phases]
     assert [format_load(load) for load in (0.0, 0.001, 0.93, 1.0)] == ["0", "< 1", "93", "100"]

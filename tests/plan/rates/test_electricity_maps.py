@@ -244,3 +244,13 @@ def test_a_missing_or_unsafe_access_is_refused(environ: dict[str, str], words: s
         find_access(environ)
     assert "Evil" not in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+def test_the_file_of_older_versions_is_not_ignored_in_silence(tmp_path: Path) -> None:
+    key = {"ELECTRICITY_MAPS_TOKEN": "mine", "XDG_CONFIG_HOME": str(tmp_path)}
+    with pytest.raises(ConfigError, match=r"old\.toml: this file is no longer read; .* then unset JOULELAB_RATES"):
+        find_access(key | {"JOULELAB_RATES": "old.toml"})
+    (tmp_path / "joulelab").mkdir()
+    (tmp_path / "joulelab" / "rates.toml").write_text('[em]\naddress = "https://gateway"\n')
+    with pytest.raises(ConfigError, match=r"rates\.toml: this file is no longer read; .* then delete it"):
+        find_access(key)

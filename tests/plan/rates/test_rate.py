@@ -24,6 +24,11 @@ def at(*hours: float) -> np.ndarray:
     return DAY_S + 3600.0 * np.array(hours)
 
 
+def test_a_megagram_is_no_milligram() -> None:
+    with pytest.raises(ConfigError, match="'Mg/MWh' is not the unit of a rate"):
+        read_unit("Mg/MWh")
+
+
 def test_means_weigh_by_time_and_a_part_of_a_step_is_its_value_to_the_last_digit() -> None:
     np.testing.assert_allclose(hourly(100.0, 200.0, 400.0).means(at(0.5, 2.25)), [(50 + 200 + 100) / 1.75])
     means = hourly(100.1, 0.3, 77.7).means(at(0, 1 / 3, 0.7, 1, 1.9, 2.1, 3))

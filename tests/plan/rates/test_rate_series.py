@@ -134,3 +134,10 @@ def test_uneven_steps_need_their_ends(tmp_path: Path) -> None:
         assert steps.means(np.array([steps.since_s, steps.end_s])) == pytest.approx([(10 + 2 * 110) / 120])
     semicolons = "Time;Value;Rest\n2026-11-01T00:00Z;1,5;\n2026-11-01T01:00Z;2.5;\n"
     np.testing.assert_array_equal(read(tmp_path, HEAD + semicolons).values, [1.5, 2.5])
+
+
+def test_a_column_of_uncertainties_is_refused(tmp_path: Path) -> None:
+    text = "# kind: average\n# unit: g/kWh\n# u_column: u\n# step: 1h\ntime,value,u\n2026-11-01T00:00Z,100,5\n"
+    (tmp_path / "s.csv").write_text(text)
+    with pytest.raises(ConfigError, match="u_column is no longer read; write one uncertainty"):
+        read_series(tmp_path / "s.csv")

@@ -31,6 +31,7 @@ import numpy as np
 from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ConfigError, Denied, ReadFailed
 from joulelab.plan.rates.rate import CARBON, Label, Steps, check_edges, format_span, format_time
+from joulelab.run.config.config_files import get_user_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 TITLE, WORD, ADDRESS, PATH = "Electricity Maps", "em", "https://api.electricitymaps.com", "/v3/carbon-intensity"
 KEY, KEY_FILE, OWN_ADDRESS = "ELECTRICITY_MAPS_TOKEN", "ELECTRICITY_MAPS_TOKEN_FILE", "ELECTRICITY_MAPS_ADDRESS"
+OLD_SETTINGS = "JOULELAB_RATES"  # named the file rates.toml of older versions
 COVERS = ("lifecycle", "direct")
 ZONE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 ZONE_ADVICE = "write the zone as DE, FR or US-CAL-CISO"
@@ -63,6 +65,11 @@ class MapsAccess:
 
 def find_access(environ: Mapping[str, str]) -> MapsAccess:
     """Return the access by the variables of the environment. Raises ConfigError if there is no key."""
+    old = Path(environ.get(OLD_SETTINGS) or get_user_file(environ).with_name("rates.toml")).expanduser()
+    if environ.get(OLD_SETTINGS) or old.exists():
+        end = f"unset {OLD_SETTINGS}" if environ.get(OLD_SETTINGS) else "delete it"
+        then = f"export {KEY_FILE}=FILE with your key in FILE, {OWN_ADDRESS} for another address, then {end}"
+        raise ConfigError("this file is no longer read", where=str(old), next=then)
     key, file = environ.get(KEY, "").strip(), environ.get(KEY_FILE, "")
     if not key and file:
         try:

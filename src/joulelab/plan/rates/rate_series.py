@@ -39,6 +39,7 @@ ENDS = ("end", "until", "to", "end_time")
 TEXTS = ("kind", "unit", "title", "zone", "covers", "source", "licence", "time_zone")
 COLUMNS = {"time": "time_column", "value": "value_column", "end": "end_column"}
 KEYS = (*TEXTS, *COLUMNS.values(), "step", "end", "issued", "u_rel")
+REMOVED = {"u_column": "write one uncertainty for all values: `# u_rel: 0.05`; or delete the line"}
 CHOICES = {"kind": ("average", "marginal", "price"), "covers": ("direct", "lifecycle")}
 MOST_BYTES = 200_000_000
 NO_ZONE = "write times with Z or +01:00, or `# time_zone: Europe/Berlin` at the top of the file"
@@ -105,6 +106,8 @@ def _read_facts(lines: Sequence[str]) -> dict[str, str]:
     for line in lines:
         key, colon, value = line.lstrip("# \t").partition(":")
         name = key.strip().lower().replace(" ", "_")
+        if colon and name in REMOVED:
+            raise ConfigError(f"{name} is no longer read", next=REMOVED[name])
         if colon and name in KEYS and value.strip():
             facts[name] = value.strip()
     for key, valid in CHOICES.items():

@@ -91,7 +91,7 @@ def test_several_sites_are_a_choice_in_which_common_errors_cancel(tmp_path: Path
     ratio = home / north
     assert sum(abs(u) for s, u in ratio.terms.items() if s.startswith("gain:")) < 0.2 * kwh.u / kwh.value * ratio.value
     alike = books(tmp_path / "alike", HOME, replace(HOME, name="twice"))
-    assert "no significant difference from" in " ".join(text_of(alike).split())
+    assert "Choose home or twice: lowest cost" in " ".join(text_of(alike).split())
 
 
 def test_several_runs_are_added(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_work_of_its_own_runs_is_beside_one_that_is_compared(tmp_path: Path) -
     both = [CostJob(plan_work(Work("w", "runs", 1.0), [run]), NodeKind(name)) for name in ("a", "b")]
     text = " ".join(text_of(make_books([alone, *both], [HOME])).split())
     assert text.startswith("alone would use 65.6 ± 4.3 Wh: ")
-    assert "For w, choose a: lowest cost" in text
+    assert "For w, choose a or b: lowest cost" in text
 
 
 def test_kinds_of_nodes_are_compared_for_the_same_work(tmp_path: Path) -> None:
@@ -198,10 +198,56 @@ def test_twins_are_called_simulated_and_never_added_to_measured_runs(tmp_path: P
     assert statement(found).startswith("These figures are simulated")
     real, twin = run_of(tmp_path, name="real"), run_of(tmp_path, name="sleep")
     twin = replace(twin, result=replace(twin.result, twin=SERVED_TWIN))
-    with pytest.raises(ConfigError, match=r"not added \(real was measured, sleep is simulated\)"):
+    with pytest.raises(ConfigError, match=r"not mixed \(real was measured, sleep is simulated\)"):
         make_books([CostJob(RunEnergy(one)) for one in (real, twin)], [HOME])
     kinds = [CostJob(plan_work(Work("w", "tokens", 1e9), [run]), NodeKind(n)) for run, n in ((real, "a"), (twin, "b"))]
-    assert "cost.some-simulated" in codes(make_books(kinds, [HOME]))
+    works = [CostJob(plan_work(Work(n, "tokens", 1e9), [run])) for run, n in ((real, "a"), (twin, "b"))]
+    for jobs in (kinds, works):
+        with pytest.raises(ConfigError, match="not mixed"):
+            make_books(jobs, [HOME])
+
+
+@pytest.mark.parametrize("scope", ["node.dc", "gpu:0"])
+def test_whole_nodes_at_the_wall_are_not_mixed_with_less(tmp_path: Path, scope: str) -> None:
+    wall, other = run_of(tmp_path, name="wall"), run_of(tmp_path, name="other", scope=scope)
+    jobs = [CostJob(RunEnergy(one)) for one in (wall, other)]
+    works = [CostJob(plan_work(Work("w", "tokens", 1e9), [run]), NodeKind(n)) for run, n in ((wall, "a"), (other, "b"))]
+    for mixed in (jobs, works):
+        with pytest.raises(ConfigError, match=r"not mixed .* at the wall, .*; name runs that were measured alike"):
+            make_books(mixed, [HOME])
+
+
+def test_parts_of_nodes_are_named_in_the_first_sentence_and_note(tmp_path: Path) -> None:
+    found = books(tmp_path, PlanSite("x"), scope="gpu:0", kind=None)
+    assert " Wh in parts of the nodes." in text_of(found)
+    assert found.notes[0].code == "cost.side-parts"
+
+
+def test_the_kind_of_a_marginal_rate_is_in_the_first_sentence(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("# kind: marginal\n# unit: g/kWh\n# step: 1h\ntime,value\n2023-11-14T22:00Z,700\n")
+    found = books(tmp_path, PlanSite("x", "m.csv", folder=tmp_path), kind=None)
+    assert "(m.csv, marginal, 700 g/kWh)" in " ".join(text_of(found).split())
+
+
+def test_one_rate_for_several_runs_is_no_average(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path / str(k), seconds=20.0 + 7 * k) for k in range(5)]
+    site = PlanSite("x", "table:DE", pue=1.2)
+    text = text_of(make_books([CostJob(RunEnergy(run)) for run in runs], [site]))
+    assert "(Germany 2023, 381 g/kWh; PUE 1.2)" in " ".join(text.split())
+
+
+def test_choices_without_a_significant_difference_are_named_together(tmp_path: Path) -> None:
+    work = Work("w", "tokens", 1e12, nodes=8)
+    runs = [run_of(tmp_path / "a"), measured(node_run(tmp_path, 6500.0, seconds=20.0, work={"tokens": 4e6}))]
+    kinds = [replace(KIND, name="a"), replace(KIND, name="b", price=250_000.0)]
+    jobs = [CostJob(plan_work(work, [run]), kind) for run, kind in zip(runs, kinds, strict=True)]
+    found = make_books(jobs, [HOME])
+    text = " ".join(text_of(found).split())
+    assert "For w, choose a or b: lowest cost" in text
+    assert "(no significant difference)" in text
+    assert not any(even.is_resolved for even in found.evens)
+    assert "are equal at" not in text
+    assert "at any" not in text
 
 
 def test_a_statement_has_all_that_a_reader_needs(tmp_path: Path) -> None:

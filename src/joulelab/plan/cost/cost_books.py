@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from joulelab.plan.rates.rate import Rate
 
 SIDES = ("parts", "dc", "unknown")  # sides of the power supplies that leave something out
+SIDE_WORDS = {"ac": "whole nodes at the wall", "dc": "behind the power supplies", "parts": "only parts of the nodes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +133,11 @@ def make_books(
 ) -> CostBooks:
     """Account for jobs at sites; `start` (s since 1970, and its words) moves them to another time.
 
-    Raises ConfigError if rates may not be in one table, or are not known when a job runs, and for measured runs
-    together with simulated ones.
+    Raises ConfigError if rates or jobs may not be in one table, or rates are not known when a job runs.
     """
     if not jobs:
         raise ConfigError("no run and no work is given", next="name runs, or add [[work]] to the plan file")
-    real, twin = (
-        [j.name for j in jobs if not j.planned and bool(j.profile.twins) is simulated] for simulated in (False, True)
-    )
-    if real and twin:
-        why = f"{real[0]} was measured, {twin[0]} is simulated"
-        raise ConfigError("measured and simulated runs are not added", why=why, next="name one or the other")
+    _check_alike(jobs)
     rates = find_site_rates(sites) if rates is None else rates
     at_s = None if start is None else start[0]
     entries = [
@@ -156,12 +151,28 @@ def make_books(
     if len(works) == len(set(works)) and not (works and len(works) < len(jobs)):
         sums = tuple(_add_entries([e for e in entries if e.site is site], purposes) for site in sites)
     evens = tuple(even for site in sites for even in _find_evens([e for e in entries if e.site is site], purposes))
-    notes = [*_list_missing_rates(purposes), *_list_notes(entries, purposes)]
+    notes = [*_list_notes(entries, purposes)]
     notes += [Note("cost.moved", texts={"start": start[1]})] if start and not works else []
     units = {purpose: found[0].label.money for purpose, found in rates.items()}
     unique = {(n.code, tuple(n.texts.values()), tuple(n.numbers.values())): n for n in notes}
     words = "" if start is None else start[1]
     return CostBooks(tuple(entries), purposes, sums, evens, tuple(unique.values()), is_configured, words, units)
+
+
+def _check_alike(jobs: Sequence[CostJob]) -> None:
+    """Refuse figures that may not be added or compared: simulated with measured ones, or of other parts of nodes.
+
+    A cluster's figures, whose side of the power supplies is unknown, have a note instead.
+    """
+    origins = {"simulated" if job.profile.twins else "measured": job.name for job in jobs}
+    if len(origins) > 1:
+        why = f"{origins['measured']} was measured, {origins['simulated']} is simulated"
+        raise ConfigError("measured and simulated figures are not mixed", why=why, next="name one or the other")
+    sides = {job.profile.side: job.name for job in jobs if job.profile.side in SIDE_WORDS}
+    if len(sides) > 1:
+        why = ", ".join(f"{name}: {SIDE_WORDS[side]}" for side, name in sides.items())
+        then = "name runs that were measured alike, or ask for each alone"
+        raise ConfigError("figures of different parts of nodes are not mixed", why=why, next=then)
 
 
 def _make_entry(job: CostJob, site: PlanSite, rates: Mapping[Purpose, Rate], at_s: float | None) -> CostEntry:
@@ -224,14 +235,12 @@ def _list_notes(entries: Sequence[CostEntry], purposes: Sequence[Purpose]) -> It
     """Yield the notes on all entries, the most important first."""
     jobs = list({id(entry.job): entry.job for entry in entries}.values())
     sites = list({entry.site.name: entry.site for entry in entries}.values())
+    sides = {job.profile.side for job in jobs}
+    yield from (Note(f"cost.side-{side}") for side in SIDES if side in sides)
     steps = [step for job in jobs if job.planned for step in job.planned.steps if step.worth == "assumed"]
     for step in steps:
         yield Note("cost.assumed-step", texts={"axis": step.axis, "since": step.since, "until": step.until})
-    simulated = tuple(job.name for job in jobs if job.profile.twins)
-    if 0 < len(simulated) < len(jobs):
-        yield Note("cost.some-simulated", texts={"jobs": simulated})
-    sides = {job.profile.side for job in jobs}
-    yield from (Note(f"cost.side-{side}") for side in SIDES if side in sides)
+    yield from _list_missing_rates(purposes)
     if any(not entry.energy_kwh.known for entry in entries):
         yield Note("cost.accuracy-unknown")
     for job in jobs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -111,9 +112,10 @@ def format_rate(entries: Sequence[CostEntry], purpose: Purpose) -> str:
     whole = sum(entry.energy_kwh.value for entry in entries)
     weighted = sum(a.mean_rate * e.energy_kwh.value for a, e in zip(amounts, entries, strict=True))
     mean = weighted / whole if whole else amounts[0].mean_rate
-    is_mean = any(len(a.slots) > 1 or a.mean_rate != amounts[0].mean_rate for a in amounts)
+    is_mean = any(len(a.slots) > 1 or not math.isclose(a.mean_rate, mean, rel_tol=1e-9) for a in amounts)
     figure = f"{fmt.format_number(mean)} {label.unit} on average" if is_mean else f"{mean:.5g} {label.unit}"
-    return f"{fmt.shorten_middle(label.name, 30)}, {figure}"
+    kind = "marginal, " if label.kind == "marginal" else ""
+    return f"{fmt.shorten_middle(label.name, 30)}, {kind}{figure}"
 
 
 def format_pue(site: PlanSite) -> str:
@@ -142,7 +144,8 @@ def _word(books: CostBooks) -> list[str]:
         else:
             figures = " and ".join(format_total(q, books.units[p]) for p, q in totals[0].items())
             sentences.append(f"{name} would use {format_energy(same[0].energy_kwh)}{': ' if figures else ''}{figures}.")
-    return sentences + [_word_even(even, books) for even in books.evens[: MOST_SENTENCES - len(sentences) + 1]]
+    evens = [even for even in books.evens if even.is_resolved]
+    return sentences + [_word_even(even, books) for even in evens[: MOST_SENTENCES - len(sentences) + 1]]
 
 
 def _word_total(books: CostBooks, total: CostSum) -> str:
@@ -158,7 +161,8 @@ def _word_total(books: CostBooks, total: CostSum) -> str:
     else:
         subject = f"The run {fmt.shorten_middle(first.job.name, NAME_WIDTH)}"
     amounts = " and ".join(format_total(q, books.units[p]) for p, q in total.totals.items())
-    energy = format_energy(total.energy_kwh)
+    only = " in parts of the nodes" if first.job.profile.side == "parts" else ""
+    energy = f"{format_energy(total.energy_kwh)}{only}"
     if not total.totals:
         return f"{subject} {verb} {energy}."
     return f"{subject} {verb} {energy}: {amounts} ({_word_rates(books, first)})."
@@ -194,13 +198,20 @@ def _join_per_unit(books: CostBooks, totals: Mapping[Purpose, Quantity], kind: s
 
 
 def _word_best(books: CostBooks, work: str, choices: Sequence[tuple[str, Mapping[Purpose, Quantity]]]) -> str:
-    """Return the choice with the lowest cost and that with the least carbon, each with the next one beside it."""
+    """Return the choice with the lowest cost and that with the least carbon, each with the next one beside it.
+
+    Choices without a significant difference from the best are named together.
+    """
     found: dict[str, list[str]] = {}
     for purpose in books.purposes:
         (best, totals), (second, others), *_ = sorted(choices, key=lambda one: one[1][purpose].value)
         word = "lowest cost" if purpose == "cost" else "least carbon"
-        beside = f"no significant difference from {second}"
-        if (others[purpose] - totals[purpose]).is_positive is not False:
+        differences = [(name, one[purpose] - totals[purpose]) for name, one in choices]
+        equal = [name for name, q in differences if name == best or q.is_positive is False]
+        beside = "no significant difference"
+        if len(equal) > 1:
+            best = " or ".join(equal) if len(equal) < max(len(choices), 3) else "any of them"
+        else:
             ratio = others[purpose].value / totals[purpose].value if totals[purpose].value > 0 else None
             more = format_total(others[purpose], books.units[purpose]) if ratio is None else ""
             beside = f"{second}: {more or f'{fmt.format_number(ratio, 3)} times as much'}"
@@ -214,6 +225,8 @@ def _word_best(books: CostBooks, work: str, choices: Sequence[tuple[str, Mapping
 def _word_even(even: BreakEven, books: CostBooks) -> str:
     word, verb = ("price", "costs less") if even.purpose == "cost" else ("intensity", "emits less")
     at = f"At {even.site}, " if len(books.sites) > 1 else ""
+    if not even.is_resolved:
+        return f"{at}{even.a} and {even.b}: the {word} at which both are equal is too uncertain to state."
     if even.rate is None:
         other = even.b if even.ahead == even.a else even.a
         return f"{at}{even.ahead} {verb} than {other} at any {word}."

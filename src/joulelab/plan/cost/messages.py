@@ -21,11 +21,6 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "The step from {since} to {until} ({axis}) is assumed, not measured.",
         "Measure runs at {until} to replace it.",
     ),
-    "cost.some-simulated": (
-        "warning",
-        "Simulated: {jobs}. The others come from measured runs.",
-        "Name runs of one kind.",
-    ),
     "cost.side-parts": (
         "warning",
         "Only parts of the nodes were measured; the rest is not included.",

@@ -195,7 +195,8 @@ def share_purchase(kind: NodeKind | None, purpose: Purpose, node_hours: Quantity
 class BreakEven:
     """Hold the rate (per kWh) at which two kinds of nodes are equal; above it `saver` is better.
 
-    `rate` is None if `ahead` is better at every rate. It is for one site, because its overhead counts.
+    `rate` is None if `ahead` is better at every rate. It is for one site, because its overhead counts. `is_resolved`
+    is False if the difference in energy or purchase is within its uncertainty.
     """
 
     purpose: Purpose
@@ -205,6 +206,7 @@ class BreakEven:
     rate: Quantity | None
     saver: str
     ahead: str = ""
+    is_resolved: bool = True
 
 
 def find_break_even(
@@ -214,5 +216,7 @@ def find_break_even(
     saver, other = (a, b) if a[1].value <= b[1].value else (b, a)
     less, dearer = other[1] - saver[1], saver[2] - other[2]
     if dearer.value <= 0 or less.value <= 0:  # one costs less to buy and to run
-        return BreakEven(purpose, site, a[0], b[0], None, saver[0], (saver if dearer.value <= 0 else other)[0])
-    return BreakEven(purpose, site, a[0], b[0], dearer / less, saver[0])
+        ahead, is_resolved = saver if dearer.value <= 0 else other, less.is_resolved and dearer.is_resolved
+        return BreakEven(purpose, site, a[0], b[0], None, saver[0], ahead[0], is_resolved)
+    rate = dearer / less
+    return BreakEven(purpose, site, a[0], b[0], rate, saver[0], is_resolved=less.is_resolved and rate.is_resolved)

@@ -112,7 +112,37 @@ def test_a_sweep_on_a_twin_is_simulated_and_may_be_the_plan(call: Call, runs: Pa
 
 def test_one_figure_leaves_nothing_to_gain(call: Call) -> None:
     text = join_lines(call("plan", "when", *GIVEN, "--intensity", "380", "--deadline", "48h").output)
-    assert text.startswith("Start now: 52.4 kg CO2e; no other way saves 0.2 %")
+    assert text.startswith("Start now: 52.4 kg CO2e, finished")
+    assert "No other way saves 0.1 %." in text
+
+
+def test_the_sentence_is_about_the_way_that_is_run(call: Call, tmp_path: Path) -> None:
+    text = "# kind: average\n# unit: g/kWh\ntime,value\n"
+    text += "".join(f"{SINCE + dt.timedelta(hours=k):%Y-%m-%dT%H:%MZ},{300 - 0.5 * (k > 1)}\n" for k in range(9))
+    (tmp_path / "flat.csv").write_text(text)  # 0.17 % less after two hours
+    words = ("plan", "when", "--power", "6kW", "--idle", "2kW", "--duration", "1h", *FROM, "--deadline", "5h")
+    words += ("--intensity", str(tmp_path / "flat.csv"))
+    stretches = json.loads(call(*words, "--json").output)["stretches"]
+    starts = [one["start_utc_s"] for one in stretches if one["action"] == "run"]
+    assert starts[0] > SINCE.timestamp()
+    assert join_lines(call(*words).output).startswith("Start at ")
+    chosen = join_lines(call(*words, "--choose", "now").output)
+    assert "You chose this way; by default: best start, 1.80 kg CO2e." in chosen
+
+
+@pytest.mark.parametrize(("option", "value"), [("--duration", "5"), ("--slot", "900"), ("--deadline", "48")])
+def test_a_time_without_a_unit_is_questioned(call: Call, option: str, value: str) -> None:
+    words = ["plan", "when", "--power", "6kW", "--duration", "5h", "--deadline", "48h", "--intensity", "380"]
+    found = call(*words, option, value, code=2)
+    assert "has no unit" in found.output or "is not a time; write it as" in found.output
+
+
+def test_the_pue_of_the_site_counts(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "joulelab.toml").write_text('[site]\nzone = "DE"\npue = 1.5\n')
+    monkeypatch.setenv("JOULELAB_CONFIG", str(tmp_path / "joulelab.toml"))
+    words = ("plan", "when", *GIVEN, "--intensity", "380", "--deadline", "48h")
+    assert "Start now: 78.7 kg CO2e, PUE 1.5," in join_lines(call(*words).output)  # 1.5 x 52.4
+    assert "52.4 kg CO2e, finished" in join_lines(call(*words, "--pue", "1").output)
 
 
 def test_times_are_shown_in_the_zone_that_they_are_read_in(call: Call, tmp_path: Path) -> None:

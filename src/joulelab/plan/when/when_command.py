@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 
 from joulelab.cli.output import print_blocks, print_json
 from joulelab.cli.parameters import format_examples, json_option
+from joulelab.core.errors import join_errors
 from joulelab.plan.options import (
     Hours,
     Number,
@@ -43,6 +45,17 @@ EXAMPLES = format_examples(
 )
 
 
+class TimeWithUnit(Hours):
+    """Take a time with its unit: `5` could be seconds or hours."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        text = str(value).strip()
+        if text.replace(".", "", 1).isdigit() and float(text):
+            self.fail(f"{text!r} has no unit; write {text}s, {text}m or {text}h", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class JobCommand(click.Command):
     """Keep the words after `--` apart: they are the command of the job, those before it are runs."""
 
@@ -62,18 +75,18 @@ class JobCommand(click.Command):
 @click.option("--deadline", required=True, metavar="TIME", help="Latest end: 2026-11-20T08:00, 48h, 7d.")
 @click.option("--from", "since", metavar="TIME", help="Earliest start.  [default: now]")
 @click.option("--zone", metavar="NAME", help="Time zone of the times.  [default: of the rate]")
-@click.option("--duration", type=Hours(LEAST_JOB_S), help="Time of the job without caps.  [default: the run's]")
+@click.option("--duration", type=TimeWithUnit(LEAST_JOB_S), help="Time of the job without caps.  [default: the run's]")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the job.  [default: the run's]")
 @click.option("--power", type=Watts(), metavar="W", help="Power of a node at work.  [default: measured]")
 @click.option("--idle", type=Watts(zero=True), metavar="W", help="Power of a node in pauses.  [default: measured]")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of a node, to model caps.")
 @click.option("--gpu-power", "gpu_w", type=Watts(), metavar="W", help="Highest cap of a GPU, to model caps.")
 @click.option("--cap", "caps", type=Watts(), multiple=True, metavar="W", help="Cap to choose from; repeatable.")
-@click.option("--slot", type=Hours(LEAST_SLOT_S), default="15m", show_default=True, help="Length of a slot.")
-@click.option("--pause-cost", type=Hours(), default="0", help="Time to resume after a pause, at full power.")
+@click.option("--slot", type=TimeWithUnit(LEAST_SLOT_S), default="15m", show_default=True, help="Length of a slot.")
+@click.option("--pause-cost", type=TimeWithUnit(), default="0", help="Time to resume after a pause, at full power.")
 @click.option("--pause-energy", type=Number(min=0), default=0.0, metavar="KWH", help="Further energy of a pause.")
 @click.option("--waits", is_flag=True, help="Count the idle node from now, not from the start of the job.")
-@click.option("--pue", metavar="N", default="1", show_default=True, help="Overhead: 1.3, or 1.3±0.05 (k = 2).")
+@click.option("--pue", metavar="N", help="Overhead: 1.3, or 1.3±0.05 (k = 2).  [default: of joulelab site, else 1]")
 @click.option("--choose", type=click.Choice(WAYS), help="Take this way.  [default: the cheapest with an idle node]")
 @add_start_options
 @click.option(
@@ -146,7 +159,7 @@ def _compute_answer(words: tuple[str, ...], given: Mapping[str, Any], rate: Rate
     from joulelab.plan.when.when_slots import cut_slots, read_time
     from joulelab.plan.when.when_ways import PlanTerms, choose_way, list_ways
 
-    pue = read_pue(given["pue"])
+    pue = read_pue(given["pue"] or _find_site_pue())
     zone = given["zone"] or rate.label.time_zone or "UTC"
     now_s = dt.datetime.now(dt.UTC).timestamp()
     start_s = now_s if given["since"] is None else read_time(given["since"], now_s, zone)
@@ -157,6 +170,15 @@ def _compute_answer(words: tuple[str, ...], given: Mapping[str, Any], rate: Rate
     terms = PlanTerms(restart, given["waits"], pue)
     ways = list_ways(job, slots, terms)
     return WhenAnswer(job, slots, terms, ways, choose_way(ways, job, given["choose"] or ""))
+
+
+def _find_site_pue() -> str:
+    from joulelab.run.config.configuration import load_site
+
+    found = load_site(os.environ)
+    if found.problems:
+        raise join_errors(found.problems)
+    return "1" if found.site is None else f"{found.site.pue:g}"
 
 
 def _read_job(words: tuple[str, ...], given: Mapping[str, Any]) -> ShiftableJob:

@@ -11,7 +11,7 @@ from joulelab.plan.plan_output import SUBJECT, describe_notes, lay_out_answer
 from joulelab.plan.rates.time_zones import find_time_zone
 from joulelab.plan.when.when_plan import J_PER_KWH
 from joulelab.plan.when.when_program import GAP
-from joulelab.plan.when.when_ways import compute_saving, make_plan
+from joulelab.plan.when.when_ways import SAME, choose_way, compute_saving, make_plan
 from joulelab.report import format as fmt
 from joulelab.report.messages import word_notes
 from joulelab.report.tables import Column, Table, TableRow, make_table
@@ -33,7 +33,6 @@ TITLES = {
     "pauses-off": "pauses, node off",
     "caps": "caps by the slot",
 }
-NOTHING_TO_GAIN = 0.002  # a smaller saving is none
 MOST_PAUSES = 2  # that the first sentence lists
 HOUR_S = 3_600.0  # within it seconds count
 WEEK_S = 6 * 86_400.0  # within it a weekday is enough
@@ -95,28 +94,31 @@ def write_recommendation(answer: WhenAnswer) -> str:
     simulated = " (simulated)" if job.twin else ""
     saving = compute_saving(way, now)
     times = f"finished {format_clock(way.end_s, answer)}, deadline {format_clock(answer.slots.deadline_s, answer)}"
-    if way.name == "now" or (saving is not None and saving.value < NOTHING_TO_GAIN):
-        cost = format_cost(now.cost, answer)
-        return f"Start now{simulated}: {cost}; no other way saves {NOTHING_TO_GAIN:.1%}; {times}.".replace("%", " %")
+    pue = f", PUE {_format_pue(answer)}" if answer.terms.pue.value != 1 else ""
+    if way.name == "now":
+        return f"Start now{simulated}: {format_cost(now.cost, answer)}{pue}, {times}. {_state_rule(answer)}"
     is_now = way.start_s - answer.slots.start_s < (1 if _is_brief(answer.slots) else 60)
     start = "now" if is_now else f"at {format_clock(way.start_s, answer)}"
     cost = f"{format_cost(way.cost, answer)} instead of {format_cost(now.cost, answer, is_bare=True)} now"
-    share = "" if saving is None else f" ({fmt.format_percent(saving.value, signed=False)} less)"
+    word = "more" if saving is not None and saving.value < 0 else "less"
+    share = "" if saving is None else f" ({fmt.format_percent(abs(saving.value), signed=False)} {word})"
     if saving is not None and not saving.is_resolved:
         share = " (the difference is within its uncertainty)"
     model = ", by a model of caps" if job.caps_source == "model" and "cap" in way.name else ""
     what = f"Start {start}{_describe_actions(way, answer)}{simulated}"
-    return f"{what}: {cost}{share}{model}, {times}. {_state_rule(answer)}"
+    return f"{what}: {cost}{share}{model}{pue}, {times}. {_state_rule(answer)}"
 
 
 def _state_rule(answer: WhenAnswer) -> str:
+    """Return why this way is the plan, and what would change it."""
+    default = choose_way(answer.ways, answer.job)
+    if answer.chosen.name != default.name:
+        return f"You chose this way; by default: {name_way(default, answer)}, {format_cost(default.cost, answer)}."
     least = min(answer.ways, key=lambda way: way.cost.value)
-    if answer.chosen.name == least.name:
-        return "No other way costs less."
-    others = {"pauses-off": "a node that is off in pauses", "now-cap": "measured caps", "caps": "measured caps"}
-    if least.name not in others or answer.chosen.name in others:
-        return "You chose this way."
-    return f"It costs least with a node that stays with the job; {others[least.name]} would change it."
+    if default.cost.value <= least.cost.value + SAME * abs(least.cost.value):
+        return f"No other way saves {100 * SAME:g} %."
+    other = "a node that is off in pauses" if least.name == "pauses-off" else "measured caps"
+    return f"It costs least with a node that stays with the job; {other} would change it."
 
 
 def _describe_actions(way: Way, answer: WhenAnswer) -> str:
@@ -225,8 +227,12 @@ def list_reasons(answer: WhenAnswer) -> list[Note]:
         Note("when.why-rate", {"slots": len(slots.values)}, texts),
         Note("when.why-solver", {"gap": max(way.gap for way in answer.ways)}), Note("when.intervals"),
     ]  # fmt: skip
-    width = f" ± {pue.expanded:.2g}" if pue.expanded else ""
-    return notes if pue.value == 1 else [*notes, Note("when.pue", texts={"pue": f"{pue.value:g}{width}"})]
+    return notes if pue.value == 1 else [*notes, Note("when.pue", texts={"pue": _format_pue(answer)})]
+
+
+def _format_pue(answer: WhenAnswer) -> str:
+    pue = answer.terms.pue
+    return f"{pue.value:g}" + (f" ± {pue.expanded:.2g}" if pue.expanded else "")
 
 
 def name_way(way: Way, answer: WhenAnswer) -> str:

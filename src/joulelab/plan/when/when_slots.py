@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
 import re
@@ -96,10 +97,9 @@ def read_time(text: str, now_s: float, zone: str = "UTC") -> float:
     days = DAYS.fullmatch(text)
     if days:
         return now_s + 86_400.0 * float(days[1])
-    try:
-        return now_s + read_seconds(text)
-    except ConfigError:
-        pass
+    if not text.strip().isdecimal():  # a number without a unit could be seconds or hours
+        with contextlib.suppress(ConfigError):
+            return now_s + read_seconds(text)
     try:
         time = dt.datetime.fromisoformat(text.strip())
     except ValueError:

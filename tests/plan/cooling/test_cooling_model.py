@@ -235,6 +235,8 @@ def test_the_data_states_the_source_of_each_figure() -> None:
         ({"fan_w": 480.0}, {"inlet_c": 22.0, "kinds": ("air",)}, "nothing to compare"),
         ({"fan_w": 480.0}, {"inlet_c": 22.0, "kind": "immersion"}, "immersed node has no fans"),
         ({"fan_w": 0.0}, {"inlet_c": 22.0}, "draw no power"),
+        ({"fan_w": 480.0}, {"inlet_c": 22.0, "fan_max_w": 200.0}, "the fans draw more than 200 W"),
+        ({"fan_w": 9000.0}, {"inlet_c": 22.0}, "is off"),
         ({"fan_w": 480.0, "scope": "gpu:0"}, {"inlet_c": 22.0}, "measured only node1 gpu:0"),
     ],
 )
@@ -249,3 +251,23 @@ def test_a_run_that_does_not_give_the_answer_is_refused(
 def test_a_node_that_draws_far_more_than_its_model_is_another_node() -> None:
     with pytest.raises(ConfigError, match="not a bnl-h100"):
         plan_model(power_w=12_000.0)
+
+
+def test_a_node_below_the_power_of_its_fans_is_off() -> None:
+    with pytest.raises(ConfigError, match=r"a node of .* W is off"):
+        plan_model(power_w=100.0)
+
+
+def test_a_stated_full_power_of_fans_replaces_that_of_the_model() -> None:
+    """A warmer inlet never needs less fan power, and fans follow their stated full power."""
+    own = plan_model(inlets_c=(26.0,))
+    node = find_node("bnl-h100").node
+    stated = plan_model(inlets_c=(26.0,), fan_max_w=2 * node.cooling.fan_max_w)
+    assert stated.now.fans_w.value == pytest.approx(2 * own.now.fans_w.value, rel=1e-6)
+    small = plan_model(inlets_c=(26.0,), fan_max_w=100.0)
+    assert small.options[0].change_w.value > 0
+
+
+def test_an_immersed_node_has_one_row_for_all_inlets() -> None:
+    plan = plan_model(kinds=("immersion", "air"), inlets_c=(27.0, 30.0))
+    assert [one.setting.kind for one in plan.options] == ["immersion", "air", "air"]

@@ -46,6 +46,7 @@ FAN_POWER_RANGE = 0.5
 SUPPLY_EFFICIENCIES = (0.90, 0.97)  # of supplies that are not described
 MODEL_EFFICIENCY_RANGE = 0.02
 BEYOND_SEEN = 1.5  # times the measured fan power: beyond, the law is not trusted without a stated full power
+FASTEST = 1.05  # of the stated full speed or power of fans: beyond, the statement is wrong
 MODEL_MISFIT = 1.25  # a node that draws this much more than its model at full load is another node
 ASHRAE_A1_C = (15.0, 32.0)  # inlet temperatures that equipment of class A1 allows (ASHRAE TC 9.9)
 NAME_A_MODEL = "name the model of the node: --node bnl-h100"
@@ -279,10 +280,15 @@ def plan_cooling(
     if node is not None:
         compute_fan_factor(now, now, exhaust_c)  # raises for an inlet that is too warm
         cooling = replace(node.cooling, kind=cast("Any", now.kind), inlet_c=now.inlet_c, exhaust_c=exhaust_c)
+        if given.fan_max_w is not None:
+            least_w = cooling.fan_idle_w * given.fan_max_w / cooling.fan_max_w if cooling.fan_max_w else 0.0
+            cooling = replace(cooling, fan_max_w=given.fan_max_w, fan_idle_w=least_w)
         node = replace(node, cooling=cooling)
     load = _find_load(run, node, given)
     if kinds or inlets_c:
         asked = [CoolingSetting(kind, c) for kind in kinds or (now.kind,) for c in inlets_c or (now.inlet_c,)]
+        # An immersed node has no inlet: one row, whatever inlets are asked for.
+        asked = [replace(one, inlet_c=now.inlet_c) if one.kind == "immersion" else one for one in asked]
     else:
         asked = [CoolingSetting(kind, now.inlet_c) for kind in KINDS]
         asked += [CoolingSetting(now.kind, inlet_c) for inlet_c in DEFAULT_INLETS_C]
@@ -298,8 +304,19 @@ def plan_cooling(
         raise ConfigError(
             "the fans of the run draw no power", why="their readings are 0", next="check their meter: joulelab doctor"
         )
+    if fans_w.value >= load.mean_w.value:
+        why = f"its fans alone draw {fans_w.value:.0f} W by {'the model' if fans_by == 'model' else 'their meter'}"
+        raise ConfigError(
+            f"a node of {load.mean_w.value:.0f} W is off", why=why, next="name a run under load, or give its --power"
+        )
     lowest_w = node.cooling.fan_idle_w if node is not None else 0.0
     full_w = given.fan_max_w or (node.cooling.fan_max_w if node is not None else math.inf)
+    if given.fan_max_w is not None and highest_w > FASTEST * full_w:
+        raise ConfigError(
+            f"the fans draw more than {full_w:g} W",
+            why=f"up to {highest_w:.0f} W was measured",
+            next="give the power of all fans of a node at full speed: --fan-max 900W",
+        )
     options = []
     for setting in settings:
         factor = scale_fans(now, setting, exhaust_c)
@@ -441,7 +458,7 @@ def _find_fan_power(
             next="give it: --fan-rpm 13000, of the data sheet",
         )
     highest = (seen.highest_speed or seen.speed) / full_speed
-    if highest > 1.05:
+    if highest > FASTEST:
         raise ConfigError(
             f"the fans turn faster than the full speed of {full_speed:g} {seen.unit.removeprefix('1')}".rstrip(),
             why=f"up to {highest:.0%} of it was measured",

@@ -57,7 +57,7 @@ def assert_no_secret(folder: Path, *texts: str) -> None:
 def test_a_run_reads_configured_meters_and_keeps_no_secret(tmp_path: Path) -> None:
     configure(tmp_path, "outlets = [1, 2]\nwatts = 70\n[run]\ntail_s = 0.1\n")
     done = joulelab(tmp_path, "run", *FAST, "--", "sleep", "0.4", PW=RIGHT)
-    assert "node.ac" in done.stderr
+    assert "the whole node at the wall" in done.stderr
     (run,) = list_runs(tmp_path / "runs")
     assert (run / "results.json").is_file()
     assert_no_secret(run, done.stdout, done.stderr)

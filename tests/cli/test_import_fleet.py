@@ -113,7 +113,8 @@ def test_the_run_is_shown_and_compared_like_any_other(
     )
     done = call("import", "prometheus", JOB, "--entry", "fleet").stdout
     assert "4 nodes" in done.splitlines()[0]
-    shown = call("show", "job-4711").stdout
+    assert "4 x whole node at the wall on 4 nodes" in call("show", "job-4711").stdout
+    shown = call("show", "job-4711", "--all").stdout
     assert "node.ac (4)" in shown
     assert "node0002/rest of node.ac" in shown
     assert_many_rests_are_one_row(next(runs.glob("*/run.json")).parent)

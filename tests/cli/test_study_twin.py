@@ -42,7 +42,7 @@ def test_what_ran_on_a_twin_says_so_everywhere(call: Call, tmp_path: Path) -> No
     assert SAID in call("study", "status", *words).stdout
     assert json.loads(call("study", "status", *words, "--json").stdout)["twin"] == {"local": "node"}
     a, b = sorted(folder.glob("cells/*/r01/2*"))[:2]
-    assert SAID in call("show", a).stdout.splitlines()[1]
+    assert "simulated  twin node, virtual time" in call("show", a).stdout.splitlines()[1]
     assert json.loads(call("show", a, "--json").stdout)["twin"] == "node"
     assert call("compare", a, b).stdout.count(SAID) == 2
     assert json.loads(call("compare", a, b, "--json").stdout)["twin"] == {"a": "node", "b": "node"}

@@ -193,7 +193,7 @@ def test_a_pipe_gets_a_line_each_time_and_the_end(call: Call, runs: Path, once: 
     assert len(lines) == 3 + 3
     assert "150.0 W  gpu (2) 120.0 W" in lines[0]  # the load has ended
     assert "\x1b" not in done.stdout
-    shown = call("show", run.name).stdout
+    shown = call("show", run.name, "--all").stdout
     assert lines[-3] in shown  # the headline
     assert lines[-1] == f"-> joulelab show {run.name}"
     assert f"also live: {other.name} (bbb" in done.stderr

@@ -93,12 +93,10 @@ def is_wide(text: str, columns: int = 100) -> list[str]:
 
 
 def check_measured(text: str, here: Any) -> None:
-    scopes = ["cpu:0", "dram:1", "node.dc", "node.ac", "rest of node.ac", *(["gpu:7"] if here.nvml else [])]
-    for scope in scopes:
-        assert re.search(rf"^{scope} +([\d.]+ ± [\d.]+|too short|not resolved) ", text, re.MULTILINE), scope
-    entries = ["bmc", "redfish", "modbus1", *(["pdu1"] if "pdu" in here.servers else [])]
-    for entry in entries:
-        assert re.search(rf" {entry} (energy_j|power_w) ", text), entry
+    labels = ["cpu (2)", "memory (2)", "node (wall)", *(["gpu (8)"] if here.nvml else [])]
+    for label in labels:
+        assert re.search(rf"^{re.escape(label)} +([\d.]+ ± [\d.]+|too short) ", text, re.MULTILINE), label
+    assert "covers     the whole node at the wall" in text
 
 
 @pytest.mark.system
@@ -109,7 +107,7 @@ def test_a_load_is_measured_by_all_meters_of_the_node_in_one_table(place: Place)
     check_measured(text, demo.Here.look())
     results = place.folder / "results" / "1"
     run = next((results / "runs").iterdir())
-    assert f"joulelab show {run} --budget" in text
+    assert f"joulelab show {run} --all" in text
     assert "simulated" in text
     assert not is_wide(text.replace(str(results), "joulelab-demo/1"))
     assert place.is_left_clean(), place.left()
@@ -317,18 +315,18 @@ def test_what_a_run_says_comes_next_can_be_typed(monkeypatch: pytest.MonkeyPatch
     shutil.copytree(kept, elsewhere)
     shutil.copytree(kept, store / kept.name)
     monkeypatch.chdir(tmp_path)
-    by_path = f"joulelab show 'my runs/{kept.name}' --budget"
+    by_path = f"joulelab show 'my runs/{kept.name}' --all"
     for given, expected in (
         (f"my runs/{kept.name}", by_path),
-        (f"joulelab-runs/{kept.name}", f"joulelab show {kept.name} --budget"),
-        (kept.name, f"joulelab show {kept.name} --budget"),
+        (f"joulelab-runs/{kept.name}", f"joulelab show {kept.name} --all"),
+        (kept.name, f"joulelab show {kept.name} --all"),
     ):
         shown = CliRunner().invoke(command, [given])
         assert expected in shown.output
-        typed = re.search(r"^next +joulelab show (.*)$", shown.output, re.MULTILINE)
+        typed = re.search(r"^more +joulelab show (.*?)(?: +#.*)?$", shown.output, re.MULTILINE)
         assert typed is not None
         again = CliRunner().invoke(command, typed[1])
-        assert "uncertainty, %" in again.output
+        assert "gpu:0-7  by nvml" in again.output
 
 
 def test_each_demo_has_a_folder_of_its_own(tmp_path: Path) -> None:

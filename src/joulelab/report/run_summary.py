@@ -43,7 +43,7 @@ LEAST_KWH = 0.1  # smaller energies are shown in joules
 MOST_NOTES = 3
 MOST_WORK_LINES = 2
 LABEL_WIDTH = 10
-TEXT_WIDTH = 80  # columns of `print(m)`
+TEXT_WIDTH = 80  # columns of `print(m)`, and of a command with its remark
 PARTS = {"gpu": "GPU", "cpu": "CPU", "accel": "accelerator board", "module": "module"}
 WHOLES = {
     "node.ac": "the whole node at the wall",
@@ -239,9 +239,10 @@ def list_next_commands(result: Result, folder: Path, handle: str, hidden: int) -
     if hidden:
         more.append(f"{hidden} more {'note' if hidden == 1 else 'notes'}")
     more.append("meters")
+    all_of_it, remark = f"joulelab show {handle} --all", f"   # {', '.join(more)}"
     return [
         *lines,
-        ("more", f"joulelab show {handle} --all   # {', '.join(more)}"),
+        ("more", all_of_it + (remark if LABEL_WIDTH + 1 + len(all_of_it + remark) <= TEXT_WIDTH else "")),
         ("next", f"joulelab report {handle} --open"),
     ]
 

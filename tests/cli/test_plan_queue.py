@@ -130,6 +130,16 @@ def test_simulated_and_measured_runs_are_not_mixed(call: Call, plan: Path, runs:
     assert "simulated runs are mixed with measured ones" in call("plan", "queue", real, "--plan", plan, code=2).output
 
 
+@pytest.mark.parametrize(("kinds", "names"), [(1, "made0"), (2, "made0, made1"), (5, "5 workloads")])
+def test_workloads_under_one_cap_share_its_name(kinds: int, names: str) -> None:
+    jobs = tuple(
+        QueueJob(f"j{k}", 1e4 * k, 1, 3_600.0, Quantity(6_000.0), 6_500.0, f"made{k % kinds}") for k in range(5)
+    )
+    steps = {f"made{k}": (CapStep(400.0, Quantity(1.005), Quantity(0.8), 0.8), NO_CAP) for k in range(kinds)}
+    text = word_recommendation(compare_policies(JobStream(jobs, "5 jobs"), QueueSite(1, 9_000.0, 0.0), steps))
+    assert text.startswith(f"Cap the GPUs of {names} at 400 W and backfill")
+
+
 def test_an_swf_log_is_enough_with_the_power_of_a_node(call: Call, plan: Path) -> None:
     log = plan.parent / "log.swf"
     log.write_text("".join(f"{k} {600 * k} -1 9000 2 -1 -1 2 9600 -1 1 1 1 3 1 1 -1 -1\n" for k in range(1, 7)))

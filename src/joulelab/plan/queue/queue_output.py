@@ -94,12 +94,11 @@ def word_recommendation(comparison: Comparison) -> str:
             caps.setdefault(comparison.stream.jobs[start.job].workload or "the jobs", set()).add(start.way.cap_w)
     if caps:
         every = sorted(set().union(*caps.values()))
-        span = f"the GPUs of {', '.join(caps)} at {every[0]:g} to {every[-1]:g} W"
-        if all(len(levels) == 1 for levels in caps.values()):
-            span = "the GPUs of " + " and ".join(f"{name} at {min(levels):g} W" for name, levels in caps.items())
-        if len(caps) > MOST_NAMED:
-            span = f"the GPUs of {len(caps)} workloads at {every[0]:g} to {every[-1]:g} W"
-        action = f"Cap {span} and backfill"
+        names = f"{len(caps)} workloads" if len(caps) > MOST_NAMED else ", ".join(caps)
+        span = f"{names} at {every[0]:g}{f' to {every[-1]:g}' if len(every) > 1 else ''} W"
+        if 1 < len(every) and len(caps) <= MOST_NAMED and all(len(levels) == 1 for levels in caps.values()):
+            span = " and ".join(f"{name} at {min(levels):g} W" for name, levels in caps.items())
+        action = f"Cap the GPUs of {span} and backfill"
     elif best.policy == FIRST_COME:
         action = "Keep first come, first served without caps"
     else:

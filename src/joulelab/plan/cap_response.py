@@ -114,10 +114,7 @@ def find_cap_response(measured: Sequence[MeasuredRun], *, gpu_w: float | None = 
     """
     if len(set(list_caps(measured, gpu_w))) > 1:
         return fit_cap_response(measured, highest_cap_w=gpu_w)
-    node = describe_uncapped_node(measured, gpu_w)
-    return model_cap_response(
-        node.node_w, node.highest_w, gpus=node.gpus, gpu_w=node.gpu_w, model=node.model, gpu_mean_w=node.gpu_mean_w
-    )
+    return model_uncapped_runs(measured, gpu_w)
 
 
 def fit_cap_response(measured: Sequence[MeasuredRun], *, highest_cap_w: float | None = None) -> CapResponse:
@@ -275,20 +272,8 @@ def _find_limit(measured: Sequence[MeasuredRun], given_w: float | None) -> float
     return max(own or [w for w in found if w is not None], default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class UncappedNode:
-    """Hold a node without caps: mean and highest power, its GPUs, the limit and the mean power of one (W)."""
-
-    node_w: Quantity
-    highest_w: float
-    gpus: int
-    gpu_w: float
-    model: str
-    gpu_mean_w: float | None
-
-
-def describe_uncapped_node(measured: Sequence[MeasuredRun], gpu_w: float | None = None) -> UncappedNode:
-    """Return the node of runs without a cap. Raises ConfigError if they had one, or no GPU was measured."""
+def model_uncapped_runs(measured: Sequence[MeasuredRun], gpu_w: float | None = None) -> CapResponse:
+    """Return the model's effect of caps on runs without one. Raises ConfigError if they had one, or no GPU was read."""
     _check_comparable(measured)
     (cap_w,) = set(list_caps(measured, gpu_w))
     limit, draws = _find_limit(measured, gpu_w), [d for m in measured for d in m.draws]
@@ -302,7 +287,8 @@ def describe_uncapped_node(measured: Sequence[MeasuredRun], gpu_w: float | None 
     inside = [float(np.nanmean(d.parts["gpu"])) / d.gpus for d in draws if "gpu" in d.parts and d.gpus]
     models = [s.model for m in measured for s in m.result.scopes if find_family(s.scope) == "gpu"]
     mean_w = sum(inside) / len(inside) if inside else None
-    return UncappedNode(power.energy, max(d.highest_w for d in draws), gpus, limit, next(iter(models), ""), mean_w)
+    highest_w, model = max(d.highest_w for d in draws), next(iter(models), "")
+    return model_cap_response(power.energy, highest_w, gpus=gpus, gpu_w=limit, model=model, gpu_mean_w=mean_w)
 
 
 def _check_comparable(measured: Sequence[MeasuredRun]) -> None:

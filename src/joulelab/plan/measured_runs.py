@@ -254,7 +254,7 @@ def _trace_host(
         side="ac" if families <= WALL_FAMILIES else "dc" if families <= SUPPLY_FAMILIES else "parts",
         scopes=tuple(s.scope for s in outer), start_utc_s=utc_s(result.start_utc), duration_s=duration_s,
         step_s=step_s, raw_s=raw_s, window_s=max(c.spec.window_s or 0.0 for c in channels),
-        mean_w=whole.mean, high_w=np.fmax(whole.high, whole.mean), gain=_find_gain(energy),
+        mean_w=whole.mean, high_w=np.fmax(whole.high, whole.mean), gain=find_gain(energy),
         idle_w=add_quantities(q for q in idle if q is not None) if idle and None not in idle else None,
         rated_w=sum(d.watts for d in rated) if rated and {d.scope for d in rated} == {s.scope for s in outer} else None,
         rated_by=rated[0].source if rated else "", twin=result.twin, gpus=len(gpus), work=identify_work(result),
@@ -283,7 +283,8 @@ def _sample_readings(edges: BucketBuilder, channels: Sequence[EnergyChannel], st
     return at, total
 
 
-def _find_gain(energy: Quantity) -> float | None:
+def find_gain(energy: Quantity) -> float | None:
+    """Return the share by which all readings of an energy may be wrong alike (k = 2), None if it is unknown."""
     if not energy.known or energy.value <= 0:
         return None
     budget = energy.budget()

@@ -5,17 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tests.analysis.folders import Folder
-from tests.analysis.virtual import accuracy
 
-from joulelab.core.spec import Spec, Stream
-from joulelab.plan.measured_runs import HostTrace, read_measured_run
+from joulelab.plan.measured_runs import HostTrace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
-
-    from joulelab.plan.measured_runs import MeasuredRun
 
 
 def draw(
@@ -40,10 +34,3 @@ def wandering(size: int, memory: float, seed: int, mean: float = 7000.0, spread:
         last = memory * last + value
         found[n] = last
     return mean + spread * found
-
-
-def only_accounted(folder: Path) -> MeasuredRun:
-    """Return a job of 12 s and 6 kJ of which a cluster told the energy and nothing else."""
-    spec = Spec("energy_j", "energy", "J", "counter", 1e-9, accuracy=accuracy(0.05))
-    made = Folder(folder).add("slurm", Stream("job", "job", "job", 12.0, (spec,)), [4.0, 16.0], [0.0, 6000.0])
-    return read_measured_run(made.close(4.0, 16.0).open())

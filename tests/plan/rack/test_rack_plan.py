@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.plan.measured_runs import measured, node_run
-from tests.plan.rack.draws import only_accounted
+from tests.plan.measured_runs import measured, node_run, only_accounted
 
 from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError

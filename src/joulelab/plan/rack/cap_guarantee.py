@@ -21,11 +21,11 @@ from joulelab.plan.cap_response import (
     AT_WALL,
     SAME_CAP_W,
     U_AT_WALL,
-    describe_uncapped_node,
     fit_cap_response,
     model_cap_response,
+    model_uncapped_runs,
 )
-from joulelab.plan.measured_runs import name_workload
+from joulelab.plan.measured_runs import find_gain, name_workload
 from joulelab.plan.rack.limits import allow_node_power
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ STEADY = 0.05  # of the GPUs' highest power: where they change by more, the time
 FOLLOW = AT_WALL + 2 * U_AT_WALL  # W at the wall for each W more on the GPUs, fans included, at most
 LOWEST_CAP = 2 / 7  # of a GPU's highest cap: what an H100 takes (200 of 700 W); an A100 takes a little less
 SAME_POWER = 0.95  # of the highest power: work that draws less does not show the effect of caps on the hottest
-SYSTEMATIC = ("gain", "offset")
 # Errors that may be unknown, and then are not in an upper end.
 ACCURACY, GPU_ACCURACY, PEAKS = "accuracy of the meter", "accuracy of the GPUs' own readings", "hidden peaks"
 MOST_TARGETS = 3
@@ -166,11 +165,10 @@ def _find_gpu_error(measured: Sequence[MeasuredRun]) -> float | None:
         own = [s.energy for s in each.result.scopes if find_family(s.scope) == "gpu"]
         if not own:
             continue
-        whole = add_quantities(own)
-        if not whole.known or whole.value <= 0:
+        gain = find_gain(add_quantities(own))
+        if gain is None:
             return None
-        budget = whole.budget()
-        found.append(2 * math.hypot(*(budget.get(name, 0.0) for name in SYSTEMATIC)) / whole.value)
+        found.append(gain)
     return max(found, default=None)
 
 
@@ -291,12 +289,7 @@ def find_cap_cost(measured: Sequence[MeasuredRun], kind: NodeKind, max_w: float 
 def _model_cap_cost(group: Sequence[MeasuredRun], kind: NodeKind, max_w: float | None, why: str) -> CapCost:
     traces = [trace for each in group for trace in each.draws]
     if any(trace.gpus for trace in traces):
-        free = describe_uncapped_node(group, kind.gpu_w)
-        found = model_cap_response(
-            free.node_w, free.highest_w, gpus=free.gpus, gpu_w=free.gpu_w, model=free.model,
-            gpu_mean_w=free.gpu_mean_w,
-        )  # fmt: skip
-        return CapCost(found)
+        return CapCost(model_uncapped_runs(group, kind.gpu_w))
     if not (kind.gpus and kind.gpu_w):
         return CapCost(None, Note("rack.gpus-unknown"))
     if any(find_run_cap(each, group, kind) for each in group):

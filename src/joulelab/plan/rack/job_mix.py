@@ -20,8 +20,6 @@ from joulelab.plan.rack.peaks import (
     SEED,
     Exceedance,
     bound_percentile,
-    check_factor,
-    check_shares,
     find_hidden_peaks,
     find_known_gain,
     find_node_spread,
@@ -135,7 +133,6 @@ class MixLoad:
 
     def compute_percentile(self, p: float, *, confidence: float = 0.95) -> Percentile | PercentileRefusal:
         """Return a percentile (p of 0.99) of the rack's power, or its refusal, by the job with the fewest blocks."""
-        check_shares(p, confidence)
         refusal = refuse_percentile(p, self.fewest)
         if refusal is not None:
             return refusal
@@ -147,7 +144,6 @@ class MixLoad:
 
         `wider` is the factor by which power may be above the readings; it raises the upper end.
         """
-        check_factor(wider)
         share, low, high = self._bound_share_above(limit_w, confidence)
         high = max(high, self._bound_share_above(limit_w / wider, confidence)[2])
         pool = self.fewest

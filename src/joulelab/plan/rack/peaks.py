@@ -170,9 +170,8 @@ def compute_percentile(
     """Return a percentile (p of 0.999: exceeded in 0.1 % of the time) of a node's power over runs, or its refusal.
 
     The interval is from resampled blocks of time, and no narrower than that of the binomial of as many independent
-    blocks. Raises ConfigError for an impossible p or confidence, and if nothing was read.
+    blocks. Raises ConfigError if nothing was read.
     """
-    check_shares(p, confidence)
     pool = pool_readings(traces)
     refusal = refuse_percentile(p, pool)
     if refusal is not None:
@@ -223,13 +222,6 @@ def bound_percentile(
     )
 
 
-def check_shares(p: float, confidence: float) -> None:
-    """Raise ConfigError for a percentile or a confidence that is impossible."""
-    for name, value in (("percentile", p), ("confidence", confidence)):
-        if not 0 < value < 1:
-            raise ConfigError(f"a {name} of {100 * value:g} % is impossible", next=f"give a {name} between 0 and 100 %")
-
-
 # The chance of exceeding
 
 
@@ -258,10 +250,8 @@ def compute_exceedance(
     """Return how often a node is above a power, with its interval by the binomial of independent blocks.
 
     `wider` is the factor by which power may be above the readings (gain, hidden peaks, spread); it raises the upper
-    end. Raises ConfigError for an impossible confidence or factor, and if nothing was read.
+    end. Raises ConfigError if nothing was read.
     """
-    check_shares(0.5, confidence)
-    check_factor(wider)
     pool = pool_readings(traces, limit_w=limit_w)
     share = min(pool.find_share_above(limit_w), 1.0)
     low, high = bound_share(share, pool.blocks, (1 - confidence) / 2 if share else 1 - confidence)
@@ -272,12 +262,6 @@ def compute_exceedance(
         high = max(high, bound_share(more, min(raised.blocks, pool.blocks), tail)[1])
     hours = pool.observed_s / HOUR_S
     return Exceedance(limit_w, share, low, high, confidence, pool.blocks, pool.block_s, hours, wider)
-
-
-def check_factor(wider: float) -> None:
-    """Raise ConfigError for an impossible factor between power and readings."""
-    if not 1 <= wider < math.inf:
-        raise ConfigError(f"power cannot be {wider:g} times the readings", next="give a factor of 1 or more")
 
 
 # Hidden peaks

@@ -96,7 +96,7 @@ def word_recommendation(comparison: Comparison) -> str:
         every = sorted(set().union(*caps.values()))
         names = f"{len(caps)} workloads" if len(caps) > MOST_NAMED else ", ".join(caps)
         span = f"{names} at {every[0]:g}{f' to {every[-1]:g}' if len(every) > 1 else ''} W"
-        if 1 < len(every) and len(caps) <= MOST_NAMED and all(len(levels) == 1 for levels in caps.values()):
+        if len(every) > 1 and len(caps) <= MOST_NAMED and all(len(levels) == 1 for levels in caps.values()):
             span = " and ".join(f"{name} at {min(levels):g} W" for name, levels in caps.items())
         action = f"Cap the GPUs of {span} and backfill"
     elif best.policy == FIRST_COME:

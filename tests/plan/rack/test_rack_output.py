@@ -199,7 +199,15 @@ def test_an_overload_that_no_row_knows_has_no_column(tmp_path: Path) -> None:
     assert ["overload" in print_plan(plan) for plan in plans] == [False, True]
 
 
+def test_only_errors_that_are_unknown_have_advice(tmp_path: Path) -> None:
+    fast, slow = (measured(node_run(tmp_path / f"{s}", gain=None, step_s=s, seconds=600.0)) for s in (1.0, 100.0))
+    texts = [" ".join(print_plan(plan_rack(Rack(supply_w=70_000.0), DGX, [run])).split()) for run in (fast, slow)]
+    assert "accuracy of the meter. State gain and reference of the meter." in texts[0]
+    assert "hidden peaks. Read it every 2 s, and state gain and reference of the meter." in texts[1]
+
+
 def test_many_nodes_are_worded_without_an_ordinal() -> None:
+    assert "; an eighth would exceed" in list_sentences(plan_given(9_900.0))[0]
     plan = plan_rack(Rack(supply_w=70_000.0), NodeKind("x", rated_w=4_000.0))
     expected = "Plan for 17 nodes: 17 fit by the nameplate of 4 kW, leaving 2.9 % of 70 kW free; one more would exceed"
     assert list_sentences(plan)[0].startswith(expected)

@@ -25,7 +25,7 @@ _NOTES = {
     ),
     "rack.errors-unknown": (
         "The upper end does not include: {names}.",
-        "State gain and reference of the meter, or read it every 2 s.",
+        "{advice}.",
     ),
     "rack.feeds-assumed": (
         "The feeds are counted with {names}.",

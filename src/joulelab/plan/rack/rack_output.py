@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.study_cells import Note
 from joulelab.core.quantity import Quantity
 from joulelab.plan.plan_output import SUBJECT, lay_out_answer
-from joulelab.plan.rack.cap_guarantee import EFFICIENCIES, CapGuarantee
+from joulelab.plan.rack.cap_guarantee import EFFICIENCIES, PEAKS, CapGuarantee
 from joulelab.plan.rack.limits import allow_node_power, find_usable_power
 from joulelab.plan.rack.peaks import HOUR_S, PercentileRefusal
 from joulelab.plan.rack.rack_plan import describe_refusal
@@ -115,7 +115,9 @@ def _word_recommendation(plan: RackPlan) -> str:
 def _word_next(plan: RackPlan) -> str:
     """Return what would change the recommendation."""
     best = plan.recommendation
-    another = f"a {ORDINALS[best.nodes]}" if best.nodes < len(ORDINALS) else "one more"
+    another = "one more"
+    if best.nodes < len(ORDINALS):
+        another = f"{'an' if best.nodes == 7 else 'a'} {ORDINALS[best.nodes]}"  # an eighth
     cap = _word_option(plan)
     if best.by_reading is not None:
         more = f"to plan for {_word_count(best.by_reading)}, as the reading of {format_power(best.row.node_w)} allows"
@@ -290,7 +292,7 @@ def list_notes(plan: RackPlan) -> list[Note]:
         Note("rack.feeds-assumed", texts={"names": " and ".join(assumed)})
         if (assumed := _list_assumed_feeds(plan))
         else None,
-        Note("rack.errors-unknown", texts={"names": row.lacks}) if row.lacks and row.upper_w else None,
+        _note_unknown_errors(row.lacks) if row.lacks and row.upper_w else None,
         Note("rack.efficiency-assumed", {"efficiency": plan.efficiency or 0.0}) if is_assumed else None,
         Note("rack.percentiles-refused", refused[0].refusal.numbers, {"names": _join_rules(refused)})
         if refused and refused[0].refusal
@@ -305,6 +307,12 @@ def list_notes(plan: RackPlan) -> list[Note]:
         Note("rack.runs-left-out", {"runs": plan.left_out}) if plan.left_out else None,
     ]
     return [note for note in found if note is not None]
+
+
+def _note_unknown_errors(names: tuple[str, ...]) -> Note:
+    steps = ["read it every 2 s"] if PEAKS in names else []
+    steps += ["state gain and reference of the meter"] if set(names) - {PEAKS} else []
+    return Note("rack.errors-unknown", texts={"names": names, "advice": ", and ".join(steps).capitalize()})
 
 
 def _list_assumed_feeds(plan: RackPlan) -> list[str]:
@@ -405,7 +413,7 @@ def _explain_caps(plan: RackPlan) -> list[Note]:
         efficiency = f"{' to '.join(f'{100 * share:g}' for share in shares)} %"
         texts = {"source": f"{plan.guarantee.host_w:.0f} W ({plan.guarantee.source})", "efficiency": efficiency}
         found.append(Note("rack.why-guarantee", texts=texts))
-        found += [Note("rack.errors-unknown", texts={"names": plan.guarantee.lacks})] if plan.guarantee.lacks else []
+        found += [_note_unknown_errors(plan.guarantee.lacks)] if plan.guarantee.lacks else []
     response = plan.cost.response
     if response is not None:
         texts = {"source": "modelled" if response.source == "model" else SOURCES[response.source]}

@@ -251,3 +251,14 @@ def test_runs_of_other_work_are_refused(call: Call, runs: Path, tmp_path: Path) 
     names = [node_run(runs, 7000.0, seconds=30.0, command=["python", file]).name for file in ("a.py", "b.py")]
     words = ("plan", "when", *names, "--intensity", write_series(tmp_path / "f.csv"), *FROM, "--deadline", "1d")
     check_refusal(words, "config.other-work", "--only KEY=VALUE")
+
+
+def test_a_plan_that_begins_in_the_past_is_not_run(call: Call, tmp_path: Path) -> None:
+    words = ("plan", "when", *GIVEN, *FROM, "--intensity", write_series(tmp_path / "f.csv"), "--deadline", "48h")
+    text = join_lines(call(*words, "--run", "--", "false", code=2).output)
+    assert "--from: a plan that begins in the past cannot be run; leave out --from, or give a later one" in text
+
+
+def test_a_checkpoint_needs_a_job_to_start(call: Call) -> None:
+    words = ("plan", "when", *GIVEN, "--intensity", "380", "--deadline", "48h", "--checkpoint", "true")
+    assert "--checkpoint needs --run or --submit" in call(*words, code=2).output

@@ -208,12 +208,12 @@ def check_start_options(words: Sequence[str], given: Mapping[str, Any]) -> bool:
         raise UsageError("no-command", "no command to run; write it at the end: `-- python train.py`")
     if words and not starts:
         raise UsageError("other-mode", "a command needs --run or --submit")
-    for name, needed, fits in (
-        ("--checkpoint", given["checkpoint"], starts), ("--gpu", given["which"], runs),
-        ("--sbatch", given["sbatch"], submits),
+    for name, needed, fits, mode in (
+        ("--checkpoint", given["checkpoint"], starts, "--run or --submit"), ("--gpu", given["which"], runs, "--run"),
+        ("--sbatch", given["sbatch"], submits, "--submit"),
     ):  # fmt: skip
         if needed and not fits:
-            raise UsageError("other-mode", f"{name} needs {'--run' if name == '--gpu' else '--submit'}")
+            raise UsageError("other-mode", f"{name} needs {mode}")
     return bool(starts)
 
 

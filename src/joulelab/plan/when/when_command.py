@@ -11,7 +11,7 @@ import click
 
 from joulelab.cli.output import print_blocks, print_json
 from joulelab.cli.parameters import format_examples, json_option
-from joulelab.core.errors import join_errors
+from joulelab.core.errors import ConfigError, join_errors
 from joulelab.plan.options import (
     Hours,
     Number,
@@ -118,7 +118,8 @@ def command(words: tuple[str, ...], as_json: bool, **given: Any) -> None:
         write_picture(given["picture"], draw_plan(answer, kind))
     if not as_json:
         # Standard output is the job's own.
-        print_blocks(lay_out_plan(answer, is_explained=given["is_explained"]), file=sys.stderr if starts else None)
+        blocks = lay_out_plan(answer, is_explained=given["is_explained"], is_started=starts)
+        print_blocks(blocks, file=sys.stderr if starts else None)
     elif not starts:
         files = {"picture": str(given["picture"])} if given["picture"] is not None else {}
         print_json({**describe_plan(answer), "files": files})
@@ -163,6 +164,9 @@ def _compute_answer(words: tuple[str, ...], given: Mapping[str, Any], rate: Rate
     zone = given["zone"] or rate.label.time_zone or "UTC"
     now_s = dt.datetime.now(dt.UTC).timestamp()
     start_s = now_s if given["since"] is None else read_time(given["since"], now_s, zone)
+    if start_s < now_s and (given["runs_job"] or given["submits_job"]):
+        then = "leave out --from, or give a later one"
+        raise ConfigError("a plan that begins in the past cannot be run", where="--from", next=then, code="config.past")
     slots = cut_slots(rate, start_s, read_time(given["deadline"], start_s, zone), given["slot"])
     slots = replace(slots, label=replace(slots.label, time_zone=zone))  # times are shown as they are read
     job = _read_job(words, given)

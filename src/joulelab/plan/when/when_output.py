@@ -64,14 +64,17 @@ class WhenAnswer:
         return next((way for way in self.ways if way.name == name), None)
 
 
-def lay_out_plan(answer: WhenAnswer, *, is_explained: bool) -> list[TextBlock]:
-    """Return the answer for a terminal; with `is_explained` all notes, the stretches and how it was computed."""
+def lay_out_plan(answer: WhenAnswer, *, is_explained: bool, is_started: bool = False) -> list[TextBlock]:
+    """Return the answer for a terminal; with `is_explained` all notes, the stretches and how it was computed.
+
+    The command that runs the plan is left out if it `is_started`.
+    """
     reasons: list[TextBlock] = [list_facts([("why", text) for text in word_notes(list_reasons(answer), SUBJECT)])]
     if is_explained:
         reasons = [make_stretch_table(answer), BLANK_LINE, *reasons]
     return lay_out_answer(
         [write_recommendation(answer)], [make_way_table(answer)], list_notes(answer), is_explained=is_explained,
-        reasons=reasons, next_commands=[RUN_NEXT],
+        reasons=reasons, next_commands=[] if is_started else [RUN_NEXT],
     )  # fmt: skip
 
 

@@ -121,6 +121,10 @@ def test_warnings_come_before_other_notes_and_the_power_that_is_enough_is_rounde
     assert answer["messages"][0]["code"] == "queue.below-idle"
     assert answer["enough_w"] == 2 * 6_506 + 2 * 2_000
     assert "17.1 kW is enough" in answer["recommendation"]
+    jobs.write_text(HEADER + "b,0,1,60,100,200,train\n")
+    answer = json.loads(call("plan", "queue", "--jobs", jobs, *SITE, "--json").output)
+    assert answer["enough_w"] == 4 * 2_000, "a budget below the idle power of all nodes is refused"
+    assert "no other policy lets the job end earlier" in answer["recommendation"]
 
 
 def test_simulated_and_measured_runs_are_not_mixed(call: Call, plan: Path, runs: Path) -> None:

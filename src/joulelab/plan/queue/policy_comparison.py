@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -172,7 +173,10 @@ def compare_policies(
     if all(each.blocked for each in outcomes):
         _refuse_job(outcomes[-1], site)
     roomy = replace(site, budget_w=float("inf"), margin=0.0)
-    peak_w = _run_policy(BACKFILL, jobs, own_steps, roomy, ()).figures[0][f"peak_{site.count}_w"]
+    starts = _run_policy(BACKFILL, jobs, own_steps, roomy, ()).starts
+    # As the budget counts: a job below the idle power frees nothing. Ends come before starts at the same time.
+    changes = sorted([(s.end_s, -s.way.extra_w) for s in starts] + [(s.start_s, s.way.extra_w) for s in starts])
+    peak_w = site.nodes * site.idle_w + max(accumulate(extra_w for _, extra_w in changes))
     uncapped = sum(len(listed) == 1 for listed in own_steps)
     return Comparison(stream, site, tuple(outcomes), peak_w / (1 - site.margin), draws, seed, uncapped)
 

@@ -88,6 +88,7 @@ def word_recommendation(comparison: Comparison) -> str:
     best, base, site = comparison.best, comparison.base, comparison.site
     budget = fmt.format_rough(site.budget_w, "W")
     total = len(comparison.stream.jobs)
+    jobs, end = ("the job", "ends") if total == 1 else (f"the {total} jobs", "end")
     caps: dict[str, set[float]] = {}
     for start in best.starts:
         if start.way.cap_w is not None:
@@ -109,7 +110,7 @@ def word_recommendation(comparison: Comparison) -> str:
     if blocked is not None:
         gain = f"without caps, job {blocked.id} never starts under {budget}; with them all {total} jobs run"
     elif best is base:
-        gain = f"no other policy lets the {total} jobs end earlier under {budget}"
+        gain = f"no other policy lets {jobs} end earlier under {budget}"
     else:
         scale, unit = _choose_time_unit(comparison)
         earlier = -best.get_change("turnaround_s", base)
@@ -118,11 +119,11 @@ def word_recommendation(comparison: Comparison) -> str:
         if wide:
             shown = fmt.format_interval(earlier.value / scale, wide / scale, signed=True)
         share = earlier.value / base.figures[0]["turnaround_s"]
-        times = f"end {shown} {unit} earlier on average ({share * 100:.0f} %) than"
+        times = f"{end} {shown} {unit} earlier on average ({share * 100:.0f} %) than"
         if share < LEAST_CHANGE or earlier.value < (wide or 0.0):
-            times = "end neither earlier nor later on average (no significant difference) than"
+            times = f"{end} neither earlier nor later on average (no significant difference) than"
         energy = _word_energy(best.get_change("energy_j", base, is_share=True))
-        gain = f"the {total} jobs {times} first come, first served under {budget}, with {energy}"
+        gain = f"{jobs} {times} first come, first served under {budget}, with {energy}"
     # Rounded up, as less would not be enough.
     step_w = 10.0 ** (math.floor(math.log10(comparison.enough_w)) - 2)
     enough = fmt.format_rough(math.ceil(comparison.enough_w / step_w - 1e-6) * step_w, "W")

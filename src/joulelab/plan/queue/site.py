@@ -70,7 +70,9 @@ class WorkloadCaps:
 
     def __post_init__(self) -> None:
         if not self.runs and None in (self.gpus, self.gpu_w):
-            raise ConfigError("the effect of caps has no source", next="give runs, or gpus = 8 and gpu_w = 700")
+            raise ConfigError(
+                "the effect of caps has no source", next="give runs, or both gpus and gpu_w: --gpus 8 --gpu-power 700W"
+            )
         if self.runs and self.gpus is not None:
             raise ConfigError("the effect of caps has two sources", next="give runs, or gpus and gpu_w")
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -147,3 +150,26 @@ def test_a_rate_is_averaged_over_a_span():
     assert series.average(5.0, 15.0) == pytest.approx(0.2)
     assert series.average(-0.5, -0.1) == 0.1  # the job starts a moment early
     assert math.isnan(series.average(15.0, 22.0))
+
+
+SHOW_MASKS = """
+import os, signal
+import joulelab.cli.group
+from joulelab.plan.when import plan_run, when_command, when_program
+for task in os.listdir("/proc/self/task"):
+    if int(task) != os.getpid():
+        print(next(line.split()[1] for line in open(f"/proc/self/task/{task}/status") if line.startswith("SigBlk")))
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+print("end")
+"""
+
+
+@pytest.mark.system
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_thread_takes_a_signal_that_is_for_the_job():
+    found = subprocess.run([sys.executable, "-c", SHOW_MASKS], capture_output=True, text=True, check=True)
+    *masks, end = found.stdout.split()
+    assert end == "end"
+    for mask in masks:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            assert int(mask, 16) >> (number - 1) & 1, number.name

@@ -88,6 +88,15 @@ def test_the_configured_site_is_used_and_named(call: Call, tmp_path: Path) -> No
     assert ask(call, "fast", *RATES, "--pue", "1.5")["configured_site"] is False
 
 
+def test_a_run_of_another_site_is_marked(call: Call, tmp_path: Path, runs: Path) -> None:
+    north = {"zone": "SE", "g_per_kwh": 40.0, "price": 0.1, "currency": "EUR", "pue": 1.1}
+    node_run(runs, 6000.0, name="north", options={"site": north})
+    (tmp_path / "joulelab.toml").write_text('[site]\nzone = "DE"\nprice = "0.30 EUR"\npue = 1.2\n')
+    assert ask(call, "north", "fast")["messages"][0]["code"] == "cost.other-site"
+    assert ask(call, "fast")["messages"][0]["code"] != "cost.other-site"
+    assert ask(call, "north", *RATES, "--pue", "1.5")["messages"][0]["code"] != "cost.other-site"
+
+
 def test_planned_work_by_options(call: Call) -> None:
     (entry,) = ask(call, "fast", *RATES, "--work", "tokens=1e9", "--nodes", "4")["entries"]
     assert (entry["planned"]["how"], entry["nodes"]) == ("assumed", 4)

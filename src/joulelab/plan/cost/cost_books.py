@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from joulelab.plan.cost.sites import PlanSite, PurchaseShare, Purpose
     from joulelab.plan.plan_tables import NodeKind
     from joulelab.plan.rates.rate import Rate
+    from joulelab.site.footprint import Site
 
 SIDES = ("parts", "dc", "unknown")  # sides of the power supplies that leave something out
 SIDE_WORDS = {"ac": "whole nodes at the wall", "dc": "behind the power supplies", "parts": "only parts of the nodes"}
@@ -129,9 +130,11 @@ def make_books(
     *,
     start: tuple[float, str] | None = None,
     rates: Mapping[Purpose, Sequence[Rate]] | None = None,
-    is_configured: bool = False,
+    configured: Site | None = None,
 ) -> CostBooks:
     """Account for jobs at sites; `start` (s since 1970, and its words) moves them to another time.
+
+    `configured` is the [site] of joulelab.toml if it is used.
 
     Raises ConfigError if rates or jobs may not be in one table, or rates are not known when a job runs.
     """
@@ -151,12 +154,14 @@ def make_books(
     if len(works) == len(set(works)) and not (works and len(works) < len(jobs)):
         sums = tuple(_add_entries([e for e in entries if e.site is site], purposes) for site in sites)
     evens = tuple(even for site in sites for even in _find_evens([e for e in entries if e.site is site], purposes))
-    notes = [*_list_notes(entries, purposes)]
+    notes = [*_list_site_notes(jobs, configured), *_list_notes(entries, purposes)]
     notes += [Note("cost.moved", texts={"start": start[1]})] if start and not works else []
     units = {purpose: found[0].label.money for purpose, found in rates.items()}
     unique = {(n.code, tuple(n.texts.values()), tuple(n.numbers.values())): n for n in notes}
     words = "" if start is None else start[1]
-    return CostBooks(tuple(entries), purposes, sums, evens, tuple(unique.values()), is_configured, words, units)
+    return CostBooks(
+        tuple(entries), purposes, sums, evens, tuple(unique.values()), configured is not None, words, units
+    )
 
 
 def _check_alike(jobs: Sequence[CostJob]) -> None:
@@ -220,6 +225,19 @@ def _find_evens(entries: Sequence[CostEntry], purposes: Sequence[Purpose]) -> It
         for same in options.values():
             for k, a in enumerate(same):
                 yield from (find_break_even(purpose, entries[0].site.name, a, b) for b in same[k + 1 :] if a[0] != b[0])
+
+
+def _list_site_notes(jobs: Sequence[CostJob], configured: Site | None) -> Iterator[Note]:
+    """Yield a note on runs that recorded another site than the one that is used."""
+
+    def list_figures(site: Site) -> tuple[object, ...]:
+        return site.g_per_kwh, site.price, site.currency, site.pue
+
+    sites = {job.name: job.profile.measured.result.site for job in jobs if isinstance(job.profile, RunEnergy)}
+    here = None if configured is None else list_figures(configured)
+    names = tuple(name for name, site in sites.items() if here and site and list_figures(site) != here)
+    if names:
+        yield Note("cost.other-site", texts={"runs": names})
 
 
 def _list_missing_rates(purposes: Sequence[Purpose]) -> Iterator[Note]:

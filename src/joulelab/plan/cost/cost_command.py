@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from joulelab.plan.measured_runs import MeasuredRun
     from joulelab.plan.plan_file import PlanFile
     from joulelab.plan.plan_tables import NodeKind
+    from joulelab.site.footprint import Site
 
 POSITIVE = Number(min=0, min_open=True)
 EXAMPLES = format_examples(
@@ -113,13 +114,13 @@ def command(**given: Any) -> None:
     options = CostOptions(**given)
     file_format = check_picture(options.picture, force=options.force)
     plan = read_plan_file(options.plan)
-    sites, is_configured = _choose_sites(plan, options)
+    sites, configured = _choose_sites(plan, options)
     rates = find_site_rates(sites)
     start = None
     if options.at is not None:
         start = read_start(options.at, [rate for found in rates.values() for rate in found])
     jobs = _list_jobs(plan, options, None if start is None else start[0])
-    books = make_books(jobs, sites, start=start, rates=rates, is_configured=is_configured)
+    books = make_books(jobs, sites, start=start, rates=rates, configured=configured)
     if options.picture is not None:
         from joulelab.plan.cost.cost_picture import draw_books
 
@@ -153,11 +154,11 @@ def _wrap_text(text: str) -> str:
     return textwrap.fill(text, 79, break_long_words=False, break_on_hyphens=False)
 
 
-def _choose_sites(plan: PlanFile, options: CostOptions) -> tuple[list[PlanSite], bool]:
-    """Return the sites of the plan, else the configured one, with the rates of options; and whether it is used."""
+def _choose_sites(plan: PlanFile, options: CostOptions) -> tuple[list[PlanSite], Site | None]:
+    """Return the sites of the plan, else the configured one, with the rates of options; and that one if it is used."""
     from joulelab.plan.cost.sites import HERE, PlanSite, make_configured_site, read_pue
 
-    sites, is_configured = list(plan.sites), False
+    sites, configured = list(plan.sites), None
     if not sites:
         site = PlanSite(HERE)
         if options.tariff is None or options.intensity is None or options.pue is None:
@@ -169,7 +170,8 @@ def _choose_sites(plan: PlanFile, options: CostOptions) -> tuple[list[PlanSite],
             site = site if found.site is None else make_configured_site(found.site)
             unused = {"cost": options.tariff is None, "carbon": options.intensity is None}
             has_pue = site.pue is not None and options.pue is None
-            is_configured = has_pue or any(unused[purpose] for purpose in site.defaults)
+            is_used = has_pue or any(unused[purpose] for purpose in site.defaults)
+            configured = found.site if is_used else None
         sites = [site]
     given: dict[str, Any] = {}
     if options.tariff is not None:
@@ -179,7 +181,7 @@ def _choose_sites(plan: PlanFile, options: CostOptions) -> tuple[list[PlanSite],
     if options.pue is not None:
         pue = read_pue(options.pue)
         given |= {"pue": pue.value, "pue_u": pue.u or None}
-    return [replace(site, **given) for site in sites], is_configured
+    return [replace(site, **given) for site in sites], configured
 
 
 def _make_absolute(text: str) -> str:

@@ -6,6 +6,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "No price and no carbon intensity is set.",
         "Add them once: joulelab site --zone DE --price 0.30EUR; or here: --tariff 0.30EUR --intensity table:DE.",
     ),
+    "cost.other-site": (
+        "warning",
+        "Computed at the site that is set now; another one was set when these ran: {runs}.",
+        "For their own site: joulelab show RUN.",
+    ),
     "cost.no-price": (
         "note",
         "No price is set.",

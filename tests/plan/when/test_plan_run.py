@@ -175,3 +175,8 @@ def test_no_thread_takes_a_signal_that_is_for_the_job():
     for mask in masks:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             assert int(mask, 16) >> (number - 1) & 1, number.name
+
+
+def test_a_command_that_does_not_exist_is_refused_before_the_wait(tmp_path):
+    with pytest.raises(ConfigError, match="no-such-command cannot be started"):
+        run_plan(make_plan(4e9, PARTS), ["no-such-command"], runs=tmp_path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -321,6 +322,14 @@ def run_plan(
             why="--run starts the job on this node",
             next="submit it to Slurm (--submit), or plan for one node: --nodes 1",
             code="config.several-nodes",
+        )
+    if shutil.which(words[0]) is None:  # not after a night of waiting
+        raise ConfigError(
+            f"{words[0]} cannot be started",
+            where="--run",
+            why="no such command",
+            next="correct its name or path",
+            code="config.no-command",
         )
     restore_at_start(os.environ, print_notice)
     caps = _find_caps(plan, which)

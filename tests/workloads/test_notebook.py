@@ -90,7 +90,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     assert done.stdout.startswith(f"samples: two words {file.parent}\n")
     result = json.loads(done.stdout.partition("\n")[2])
     shown = subprocess.run(
-        [*JOULELAB, "show", result["run"]], env=environ, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S
+        [*JOULELAB, "show", result["run"], "--all"],
+        env=environ,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
     )
     return Recorded(result, folder / "done.ipynb", shown.stdout)
 

@@ -222,7 +222,8 @@ def choose_notes(result: Result, problems: Sequence[str] = ()) -> tuple[list[tup
     for check in word_checks(result.checks):
         if (check.name == "power meter" and not result.scopes) or (check.name == "unseen" and bound is not None):
             continue
-        lines.append((check.status, check.text + (f"\n-> {check.next}" if check.next else "")))
+        advice = f"\n-> {check.next}" if check.next else ""
+        lines.append((check.status, f"{check.name}: {check.text}{advice}"))
     return lines[:MOST_NOTES], max(len(lines) - MOST_NOTES, 0)
 
 

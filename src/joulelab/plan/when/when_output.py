@@ -132,7 +132,7 @@ def _describe_actions(way: Way, answer: WhenAnswer) -> str:
     if caps:
         values = f"{caps[0]:g} W" if len(caps) == 1 else f"{caps[0]:g} to {caps[-1]:g} W"
         several = len(caps) > 1 or uncapped
-        parts.append(f"with caps of {values} by the hour (--why lists them)" if several else f"with a cap of {values}")
+        parts.append(f"with caps of {values} by the slot (--why lists them)" if several else f"with a cap of {values}")
     if len(way.pauses) > MOST_PAUSES:
         total_s = sum(one.end_s - one.start_s for one in way.pauses)
         parts.append(f"with {len(way.pauses)} pauses of {fmt.format_duration(total_s)} together (--why lists them)")

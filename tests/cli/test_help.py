@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shlex
@@ -26,6 +27,9 @@ def list_commands(
     command: click.Command, path: str, context: click.Context | None = None
 ) -> list[tuple[str, click.Context]]:
     """Return the path and the context of a command and of all commands below it."""
+    # A copy: click keeps the help option of whoever asked first, with the names of that context.
+    command = copy.copy(command)
+    command._help_option = None
     own = click.Context(
         command,
         parent=context,

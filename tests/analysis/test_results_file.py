@@ -33,6 +33,7 @@ from joulelab.analysis.results_file import (
 from joulelab.core.errors import NotARun
 from joulelab.core.quantity import Quantity
 from joulelab.report.result_json import describe_head
+from joulelab.site.site_settings import read_site
 from joulelab.store.manifest import compute_fingerprint
 from joulelab.store.run_folder import end_run
 from joulelab.store.run_query import run_query
@@ -348,3 +349,19 @@ def test_a_head_that_was_made_while_a_file_changed_is_not_valid(
     monkeypatch.setattr(results_file, "make_head", make_late)
     assert load_head(run).name == "before"
     assert read_head(run) is None
+
+
+@pytest.mark.parametrize(
+    ("site", "columns"),
+    [
+        ({"price": "0.1 EUR"}, {"cost", "currency"}),
+        ({"intensity": 45, "source": "us", "year": 2025}, {"co2e_kg", "intensity_g_per_kwh"}),
+    ],
+)
+def test_a_query_has_the_columns_that_a_site_is_known_for(
+    tmp_path: Path, site: dict[str, object], columns: set[str]
+) -> None:
+    run = make_run(tmp_path)
+    head = make_head(load_result(run).with_site(read_site(site)))
+    row = results_file._describe_footprint(head)
+    assert columns == set(row) & {"cost", "currency", "co2e_kg", "intensity_g_per_kwh"}

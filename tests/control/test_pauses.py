@@ -13,10 +13,11 @@ import psutil
 import pytest
 from tests.waiting import until
 
+from joulelab.control import __main__ as keeper_program
 from joulelab.control import pauses as pauses_module
 from joulelab.control.keeper import Keeper
 from joulelab.control.leftovers import has_leftovers
-from joulelab.control.pauses import JobPauses, continue_processes, list_descendants
+from joulelab.control.pauses import JobPauses, PausedJob, continue_processes, list_descendants
 from joulelab.control.protocol import KeeperRequest
 from joulelab.control.setters import SetterInventory
 from joulelab.control.state import StateFolder
@@ -195,3 +196,94 @@ def test_a_reused_pid_is_not_continued(monkeypatch):
     ticks = read_start_ticks()
     continue_processes([(os.getpid(), ticks + 1), (os.getpid(), ticks)])
     assert sent == [(os.getpid(), signal.SIGCONT)]
+
+
+# The rare ends, without a process
+
+
+class FakeGuard:
+    pid = 1
+
+    def __init__(self, environ, command=()):
+        self.dismissed = 0
+
+    def add_process(self, pid):
+        raise BrokenPipeError("the guard has ended")
+
+    def dismiss(self):
+        self.dismissed += 1
+
+
+class FakeWatch:
+    """A process that is still there when it is looked at first."""
+
+    fds = ()
+
+    def __init__(self):
+        self.looks = 0
+        self.is_closed = False
+
+    def has_ended(self):
+        self.looks += 1
+        return self.looks > 1
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    found = []
+    monkeypatch.setattr(os, "kill", lambda *words: found.append(words))
+    return found
+
+
+def test_without_a_guard_nothing_is_stopped(monkeypatch, sent):
+    def fail(*words, **more):
+        raise OSError("no more processes")
+
+    own = os.getpid(), read_start_ticks()
+    monkeypatch.setattr(os, "posix_spawn", fail)
+    with pytest.raises(JoulelabError) as error:
+        PausedJob(own, {})
+    assert error.value.code == "error.no-guard"
+    monkeypatch.setattr(pauses_module, "KeeperGuard", FakeGuard)
+    monkeypatch.setattr(pauses_module, "list_descendants", lambda root: [root])
+    with pytest.raises(JoulelabError) as error:
+        PausedJob(own, {})
+    assert error.value.code == "error.no-guard"
+    assert sent == []
+
+
+def test_a_job_that_does_not_stop_in_time_is_held_as_far_as_it_stopped(monkeypatch, sent):
+    monkeypatch.setattr(pauses_module, "KeeperGuard", FakeGuard)
+    monkeypatch.setattr(pauses_module, "STOP_TIMEOUT_S", -1.0)
+    job = PausedJob((os.getpid(), read_start_ticks()), {})
+    job.resume()
+    job.resume()
+    assert job.guard.dismissed == 1
+    assert sent == []
+
+
+def test_a_pause_without_a_keeper_ends_and_one_keeper_is_enough(monkeypatch, sent):
+    waits, starts = [], []
+    monkeypatch.setattr(pauses_module, "wait_readable", lambda fds, seconds: waits.append(seconds))
+    monkeypatch.setattr(pauses_module, "start_keeper", lambda environ: (starts.append(environ), 1))
+    monkeypatch.setattr(pauses_module, "KeeperLink", lambda *words: words)
+    pauses = JobPauses({}, os.getpid())
+    assert pauses.serve() == []
+    guard = pauses._guard = FakeWatch()
+    pauses.resume()
+    assert (len(waits), guard.is_closed) == (1, True)
+    pauses.prepare()
+    pauses.prepare()
+    assert len(starts) == 1
+    assert sent == []
+
+
+def test_the_restorer_of_a_killed_keeper_waits_for_the_client(monkeypatch, environ):
+    waits = []
+    monkeypatch.setattr(keeper_program, "wait_readable", lambda fds, seconds: waits.append(seconds))
+    client = FakeWatch()
+    keeper_program.restore_after(client, environ)
+    assert (client.looks, len(waits)) == (2, 1)

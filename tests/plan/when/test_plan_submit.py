@@ -187,7 +187,7 @@ def real_slurm():
         yield found
 
 
-@pytest.mark.system
+@pytest.mark.campaign  # needs real minutes to pass
 def test_a_real_slurm_begins_a_job_on_time_and_requeues_it_for_a_pause(real_slurm):
     folder = Path(tempfile.mkdtemp(dir=real_slurm.folder))
     jobs = PlannedJobs(real_slurm.environ)

@@ -19,6 +19,8 @@ from joulelab.report.footprint_text import list_footprint_facts
 from joulelab.report.messages import word_check, word_checks
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 from joulelab.report.run_tables import (
+    J_PER_KWH,
+    WORTH_KWH,
     choose_work_kinds,
     explain_no_energy,
     explain_no_interval,
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
     from joulelab.report.run_rows import EnergyRow
 
-J_PER_KWH = 3.6e6
-LEAST_KWH = 0.1  # smaller energies are shown in joules
 MOST_NOTES = 3
 MOST_WORK_LINES = 2
 LABEL_WIDTH = 10
@@ -118,7 +118,7 @@ def format_energy(energy: Quantity, *, estimate: bool = False, why: str = fmt.AC
     if not energy.is_resolved:
         return fmt.word_unresolved(energy)
     factor, unit = (
-        (J_PER_KWH, "kWh") if abs(energy.value) >= LEAST_KWH * J_PER_KWH else fmt.choose_scale([energy.value], "J")
+        (J_PER_KWH, "kWh") if abs(energy.value) >= WORTH_KWH * J_PER_KWH else fmt.choose_scale([energy.value], "J")
     )
     notes = [fmt.format_relative(energy) if energy.expanded is not None else why, "estimate" if estimate else ""]
     text = fmt.mark_figure(

@@ -1,0 +1,1 @@
+"""Measure the energy of inference servers: per token, per request, under load."""

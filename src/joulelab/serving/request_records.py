@@ -1,4 +1,4 @@
-"""Hold one request to an inference server as data; write and read it as a mark line of a run, or as a line of a file."""
+"""Hold one request to an inference server as data; write and read it as a mark line of a run or a line of a file."""
 
 from __future__ import annotations
 
@@ -79,24 +79,27 @@ class Request:
 def read_request(line: Mapping[str, Any], where: str) -> Request:
     """Read a request from its mark line. Raises ConfigError for a line that is not one."""
     try:
-        times = {name: _read_count(line, name) for name in TIMES}
-        counts = {name: _read_count(line, name) for name in COUNTS}
-        due_ns, sent_ns, last_ns = times["due_ns"], times["sent_ns"], times["last_ns"]
-        if due_ns is None or sent_ns is None or last_ns is None:
-            raise ValueError("a time is missing: due_ns, sent_ns or last_ns")
-        if not sent_ns <= (times["first_ns"] or sent_ns) <= last_ns:
-            raise ValueError("its times are not in the order sent, first, last")
-        if line["status"] not in STATUSES:
-            raise ValueError(f"status {line['status']!r} is none of {', '.join(STATUSES)}")
-        return Request(
-            id=str(line["id"]), due_ns=due_ns, sent_ns=sent_ns, first_ns=times["first_ns"], last_ns=last_ns,
-            prompt_tokens=counts["prompt_tokens"], output_tokens=counts["output_tokens"], status=line["status"],
-            detail=str(line.get("detail", "")), cached_tokens=counts["cached_tokens"], chunks=counts["chunks"],
-            labels={str(name): str(value) for name, value in dict(line.get("labels") or {}).items()},
-        )  # fmt: skip
+        return _decode_request(line)
     except (KeyError, TypeError, ValueError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise ConfigError("this is no request of joulelab", where=where, why=why, code="config.no-request") from error
+
+
+def _decode_request(line: Mapping[str, Any]) -> Request:
+    times = {name: _read_count(line, name) for name in TIMES}
+    counts = {name: _read_count(line, name) for name in COUNTS}
+    due_ns, sent_ns, first_ns, last_ns = times.values()
+    if due_ns is None or sent_ns is None or last_ns is None:
+        raise ValueError("a time is missing: due_ns, sent_ns or last_ns")
+    if not sent_ns <= (sent_ns if first_ns is None else first_ns) <= last_ns:
+        raise ValueError("its times are not in the order sent, first, last")
+    if line["status"] not in STATUSES:
+        raise ValueError(f"status {line['status']!r} is none of {', '.join(STATUSES)}")
+    labels = {str(name): str(value) for name, value in dict(line.get("labels") or {}).items()}
+    return Request(
+        str(line["id"]), due_ns, sent_ns, first_ns, last_ns, status=line["status"], detail=str(line.get("detail", "")),
+        labels=labels, **counts,
+    )  # fmt: skip
 
 
 def _read_count(line: Mapping[str, Any], name: str) -> int | None:

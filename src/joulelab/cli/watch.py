@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -237,7 +238,7 @@ class WatchPrinter:
 
     def print_end(self, view: WatchView, result: Result, path: Path | None) -> None:
         """Print the result of a run that has ended: the figures of `joulelab show`."""
-        from joulelab.report.run_tables import describe_command, write_headline
+        from joulelab.report.run_summary import name_ending, write_headline
 
         if self.as_json:
             keys = ("state", "outcome", "exit_code", "signal", "duration_s", "energy")
@@ -248,6 +249,6 @@ class WatchPrinter:
             return
         click.echo(write_headline(result))
         if not view.own:
-            click.echo(describe_command(result, 80))
+            click.echo(f"{shlex.join(result.command)}: {name_ending(result)}")
         if path is not None:
             click.echo(f"-> joulelab show {name_run(path)}")

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 from joulelab.report import format as fmt
 from joulelab.report.messages import word_checks
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
-from joulelab.report.run_tables import (
+from joulelab.report.run_summary import (
     NO_POWER_METER,
     explain_no_energy,
     list_work_facts,
     list_workload_facts,
-    make_energy_table,
-    make_phase_table,
     write_headline,
 )
+from joulelab.report.run_tables import make_energy_table, make_phase_table
 from joulelab.report.tables import Column, Table, TableRow, make_table, scale_column, write_html, write_terminal
 
 if TYPE_CHECKING:

@@ -178,7 +178,7 @@ class TrainingMeasurement:
             return
         try:
             from joulelab.report.format import format_duration
-            from joulelab.report.run_tables import write_headline
+            from joulelab.report.run_summary import write_headline
 
             result = None if read_end(run) is None else measurement.result
             took = f"{format_duration(measurement.duration_s)}, a phase of a run that goes on"

@@ -14,7 +14,7 @@ from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
 from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.run_rows import list_phase_rows
-from joulelab.report.run_tables import name_ending
+from joulelab.report.run_summary import name_ending
 from joulelab.report.tables import (
     DOCUMENT_FORMATS,
     GAP,

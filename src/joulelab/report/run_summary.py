@@ -1,49 +1,49 @@
 """Show the answer of a run first: energy and its interval, time, power, coverage, cost, work, one table, three notes.
 
-`joulelab run`, `joulelab show`, `print(measurement)`, callbacks and notebooks begin with these lines; `run_tables.py`
-has the rest (`joulelab show --all`).
+`joulelab run`, `show`, `import`, `join`, `watch`, `print(measurement)`, callbacks, notebooks and pages begin with these
+lines, or with all of them in one sentence (`write_headline`); `run_tables.py` has the rest (`joulelab show --all`).
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from joulelab.analysis.marked_phases import list_figure_kinds
+from joulelab.analysis.marked_phases import DATA_FACT, QUALITY_FACT, find_work_phase, list_figure_kinds, read_quality
 from joulelab.core.scope import FAMILIES, find_family
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.footprint_text import list_footprint_facts
 from joulelab.report.messages import word_check, word_checks
-from joulelab.report.run_rows import list_energy_rows, list_phase_rows
-from joulelab.report.run_tables import (
-    J_PER_KWH,
-    WORTH_KWH,
-    choose_work_kinds,
-    explain_no_energy,
-    explain_no_interval,
-    list_missing_facts,
-    list_workload_facts,
-    make_phase_table,
-    name_ending,
-)
-from joulelab.report.tables import Column, MarkedCell, Table, TableRow, make_table, scale_column
+from joulelab.report.run_rows import has_too_few_readings, list_energy_rows, list_phase_rows
+from joulelab.report.tables import HARD_BLANK, Column, MarkedCell, Table, TableCell, TableRow, make_table, scale_column
 from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts, write_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from joulelab.analysis.result import Result
     from joulelab.core.quantity import Quantity
-    from joulelab.report.run_rows import EnergyRow
+    from joulelab.report.run_rows import EnergyRow, PhaseRow
 
 MOST_NOTES = 3
 MOST_WORK_LINES = 2
+MOST_KINDS = 3  # of work, in a table
+MOST_PHASE_ROWS = 5  # below the devices; `--all` has the others
+MOST_OF_NAME = 24  # letters of the name of a phase, in a line
+MOST_UNBROKEN = 60  # letters that fit into any line
+MOST_LONG = 6  # texts that are too long for a line and are named only
 LABEL_WIDTH = 10
 TEXT_WIDTH = 80  # columns of `print(m)`, and of a command with its remark
+J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in kWh
+SAME_RATE = 0.02  # rates that differ by less are shown once
+BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
+TOO_FEW = "too few readings for an interval"
+NO_POWER_METER = "no power meter (`joulelab meters` lists what is missing)"
 PARTS = {"gpu": "GPU", "cpu": "CPU", "accel": "accelerator board", "module": "module"}
 WHOLES = {
     "node.ac": "the whole node at the wall",
@@ -54,32 +54,72 @@ WHOLES = {
 }
 NODE_WHOLES = ("node.ac", "node.dc", "rack", "job", "outlet", "psu", "psu.dc", "psys")
 LABELS = {"dram": "memory", "node.ac": "node (wall)", "node.dc": "node (DC)"}
+SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    6: "SIGABRT",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    13: "SIGPIPE",
+    15: "SIGTERM",
+}
+
+
+# The answer ------------------------------------------------------------------------------------------------------
+
+
+def write_headline(result: Result) -> str:
+    """Return the answer as one sentence: energy, time, mean power, cost and CO2e, energy per work, coverage."""
+    answer = write_energy_answer(result, has_time=True)
+    parts = [answer]
+    if result.energy is None or not result.energy.is_resolved:
+        label = "" if answer.startswith("no ") else "energy: "
+        what = "covers" if result.outcome == "imported" else "took"
+        parts = [f"{label}{answer}", f"it {what} {fmt.format_duration(result.duration_s)}"]
+    parts += [text for _, text in list_footprint_facts(result)]
+    parts += [text for text in (write_work_price(result, kind) for kind in _list_kinds(result)[:1]) if text]
+    return "; ".join([*parts, *([covers] if (covers := describe_coverage(result)) else [])])
 
 
 def lay_out_summary(
     result: Result, folder: Path, *, width: int, handle: str, problems: Sequence[str] = ()
 ) -> list[TextBlock]:
     """Return the answer of a run as blocks for a terminal; `handle` is the name of the run in commands."""
-    blocks: list[TextBlock] = [list_facts(list_answer_facts(result, width), label_width=LABEL_WIDTH)]
+    blocks, hidden = _lay_out_answer(list_answer_facts(result, width), result, problems)
+    return [*blocks, BLANK_LINE, *lay_out_commands(result, folder, handle, hidden)]
+
+
+def describe_measurement(title: str, duration_s: float, run: Path | None, result: Result | None) -> str:
+    """Return a measurement as text, for `print(m)`: the answer, one table of devices and phases, notes."""
+    head = f"{escape_unprintable(title)} · {fmt.format_duration(duration_s)}"
+    if run is None or result is None:
+        return f"{head} · not recorded"
+    facts = [("joulelab", f"{head} · run {run.name}"), *list_answer_facts(result, TEXT_WIDTH, has_hint=False)[1:]]
+    return write_blocks(_lay_out_answer(facts, result)[0], TEXT_WIDTH).rstrip("\n")
+
+
+def _lay_out_answer(
+    facts: Sequence[tuple[str, str]], result: Result, problems: Sequence[str] = ()
+) -> tuple[list[TextBlock], int]:
+    """Return the answer, one table and the notes as blocks, and the number of notes that are left out."""
+    blocks: list[TextBlock] = [list_facts(avoid_breaks(facts), label_width=LABEL_WIDTH)]
     if result.energy is not None and (rows := choose_summary_rows(result)):
-        blocks += [BLANK_LINE, make_summary_table(rows, result.energy)]
+        blocks += [BLANK_LINE, make_summary_table(rows, result.energy, choose_phase_rows(result))]
     notes, hidden = choose_notes(result, problems)
-    lines = list(notes)
     if result.energy is None:
-        lines += list_missing_facts(result)
-    if lines:
-        blocks += [BLANK_LINE, list_facts(lines, label_width=LABEL_WIDTH, styles=STATUS_STYLES)]
-    blocks.append(BLANK_LINE)
-    return blocks + [
-        TextLine(f"{label:<{LABEL_WIDTH}} {text}", is_wrapped=False)
-        for label, text in list_next_commands(result, folder, handle, hidden)
-    ]
+        notes += list_missing_facts(result)
+    if notes:
+        blocks += [BLANK_LINE, list_facts(notes, label_width=LABEL_WIDTH, styles=STATUS_STYLES)]
+    return blocks, hidden
 
 
-def list_answer_facts(result: Result, width: int, *, has_hint: bool = True) -> list[tuple[str, str]]:
+def list_answer_facts(
+    result: Result, width: int, *, has_hint: bool = True, every: bool = False
+) -> list[tuple[str, str]]:
     """Return the labelled lines of the answer: command, energy, coverage, cost, caps, work, quality.
 
-    With `has_hint`, one line says how to set a site if none is set.
+    With `has_hint`, one line says how to set a site if none is set; with `every`, all work and all facts are listed.
     """
     end = f" · {fmt.format_duration(result.duration_s)} · {name_ending(result)}"
     room = max(width - LABEL_WIDTH - 1 - len(end), 20)
@@ -91,11 +131,12 @@ def list_answer_facts(result: Result, width: int, *, has_hint: bool = True) -> l
     lines.append(("energy", write_energy_answer(result)))
     if covers := describe_coverage(result):
         lines.append(("covers", covers))
-    lines += list_footprint_facts(result, has_hint=has_hint) + list_cap_facts(result) + list_work_answers(result)
-    return lines + [(label, text) for label, text in list_workload_facts(result) if label in ("data", "quality")]
+    lines += list_footprint_facts(result, has_hint=has_hint) + list_cap_facts(result)
+    lines += list_work_facts(result, every=every)
+    return lines + [fact for fact in list_workload_facts(result) if every or fact[0] in ("data", "quality")]
 
 
-def write_energy_answer(result: Result) -> str:
+def write_energy_answer(result: Result, *, has_time: bool = False) -> str:
     """Return energy with its interval and mean power in one line, or the reason why there is none."""
     energy, whole = result.energy, result.group("measured")
     if energy is None or whole is None:
@@ -108,9 +149,9 @@ def write_energy_answer(result: Result) -> str:
         return fmt.word_unresolved(energy)
     so_far = " so far" if result.state == "live" else ""
     mean = fmt.format_watts(whole.mean_w.value, whole.mean_w.expanded)
-    return (
-        f"{format_energy(energy, estimate=whole.estimate, why=explain_no_interval(result))}{so_far}, {mean} on average"
-    )
+    text = format_energy(energy, estimate=whole.estimate, why=explain_no_interval(result))
+    time = f" in {fmt.format_duration(result.duration_s)}" if has_time else ""
+    return f"{text}{time}{so_far}, {mean} on average"
 
 
 def format_energy(energy: Quantity, *, estimate: bool = False, why: str = fmt.ACCURACY_UNKNOWN) -> str:
@@ -129,6 +170,31 @@ def format_energy(energy: Quantity, *, estimate: bool = False, why: str = fmt.AC
         estimate=estimate,
     )
     return f"{text} ({', '.join(note for note in notes if note)})"
+
+
+def explain_no_energy(result: Result) -> str:
+    """Return why nothing was measured: meters that gave no readings with their reasons, or that there is no meter."""
+    unread = [word_check(check).text for check in result.checks if check.name == "not read"]
+    return f"no energy: {'; '.join(unread)}" if unread else NO_POWER_METER
+
+
+def explain_no_interval(result: Result) -> str:
+    """Return why the energy of a run has no interval: too few readings, or an accuracy that is not known."""
+    whole = result.group("measured")
+    unsure = [s for s in result.scopes if whole and s.scope in whole.scopes and not s.energy.known]
+    return TOO_FEW if unsure and all(map(has_too_few_readings, unsure)) else fmt.ACCURACY_UNKNOWN
+
+
+def name_ending(result: Result) -> str:
+    """Return how the workload ended, in words; of nodes that ended differently, on the first that failed."""
+    where = next((f" on {check.scope}" for check in result.checks if check.code == "joined-failed"), "")
+    if result.outcome == "exit":
+        return f"exit {result.exit_code}{where}"
+    if result.outcome == "signal":
+        return f"killed by {SIGNALS.get(result.signal or 0, f'signal {result.signal}')}{where}"
+    words = {"not-started": "could not be started", "interrupted": "interrupted before it began"}
+    words |= {"live": "still running", "killed": "joulelab was killed"}
+    return words.get(result.outcome, result.outcome)
 
 
 def describe_coverage(result: Result) -> str:
@@ -157,19 +223,89 @@ def _name_family(family: str, count: int) -> str:
     return f"{count} {name}{'s' if count > 1 else ''}"
 
 
-def list_work_answers(result: Result) -> list[tuple[str, str]]:
-    """Return lines of amount, energy per unit and rate of the work that the run reported."""
-    per_work, lines = result.per_work(), []
-    for kind in choose_work_kinds(list_figure_kinds(result.work))[:MOST_WORK_LINES]:
-        parts = []
-        if kind in per_work and per_work[kind].is_resolved:
-            whole = result.group("measured")
-            one = f"J/{kind.removesuffix('s')}"
-            parts.append(fmt.format_quantity(per_work[kind], one, estimate=bool(whole and whole.estimate), why=""))
-        if result.duration_s > 0:
-            parts.append(fmt.format_work_rate(result.work[kind] / result.duration_s, kind))
-        lines.append(("work", f"{fmt.format_work(result.work[kind], kind)}: {', '.join(parts)}"))
+# Work and facts --------------------------------------------------------------------------------------------------
+
+
+def choose_work_kinds(kinds: Iterable[str]) -> list[str]:
+    """Choose up to three kinds of work: samples and tokens before steps and FLOP."""
+    return sorted(dict.fromkeys(kinds), key=lambda kind: BEHIND.get(kind, 0))[:MOST_KINDS]
+
+
+def _list_kinds(result: Result) -> list[str]:
+    return choose_work_kinds(list_figure_kinds(result.work))
+
+
+def write_work_price(result: Result, kind: str) -> str:
+    """Return the energy per unit of a kind of work, empty if it is not known or not resolved."""
+    price, whole = result.per_work().get(kind), result.group("measured")
+    if price is None or not price.is_resolved:
+        return ""
+    return fmt.format_quantity(price, f"J/{kind.removesuffix('s')}", estimate=bool(whole and whole.estimate), why="")
+
+
+def list_work_facts(result: Result, *, every: bool = False) -> list[tuple[str, str]]:
+    """Return lines of amount, energy per unit and rate of the work that the run reported.
+
+    With `every`: of all kinds, and also the rate in the phases with work where it differs from that of the run.
+    """
+    lines = []
+    figures = list_figure_kinds(result.work)
+    for kind in figures if every else choose_work_kinds(figures)[:MOST_WORK_LINES]:
+        parts = [write_work_price(result, kind), _format_rates(result, kind, every=every)]
+        lines.append(("work", f"{fmt.format_work(result.work[kind], kind)}: {', '.join(p for p in parts if p)}"))
+    judged = [fmt.format_work(done, kind) for kind, done in result.work.items() if kind not in figures]
+    return lines + ([("work", ", ".join(judged))] if judged and every else [])
+
+
+def _format_rates(result: Result, kind: str, *, every: bool) -> str:
+    """Return the rate of work over the run; with `every` also that in the phases with work if it is different."""
+    if result.duration_s <= 0:
+        return ""
+    over_all, inside = result.work[kind] / result.duration_s, find_work_phase(result.phases, kind)
+    if not every or inside is None or abs(inside[1] - over_all) <= SAME_RATE * over_all:
+        return fmt.format_work_rate(over_all, kind)
+    name = fmt.shorten_middle(inside[0], MOST_OF_NAME)
+    return f"{fmt.format_work_rate(inside[1], kind)} in {name}, {fmt.format_work_rate(over_all, kind)} over all"
+
+
+def list_workload_facts(result: Result) -> list[tuple[str, str]]:
+    """Return the facts that the workload reported: its data, its quality, then the others in one line."""
+    facts, quality = dict(result.facts), read_quality(result.facts)
+    data = facts.pop(DATA_FACT, None)
+    rest = {name: value for name, value in facts.items() if not quality or name not in (QUALITY_FACT, *quality)}
+    long = [name for name, value in rest.items() if isinstance(value, str) and len(value) > fmt.MOST_OF_FACT]
+    judged = ", ".join(f"{fmt.format_fact(name)} {fmt.format_quality(value)}" for name, value in quality.items())
+    parts = [f"{fmt.format_fact(name)} = {fmt.format_fact(value)}" for name, value in rest.items() if name not in long]
+    parts += [f"{', '.join(map(fmt.format_fact, long[:MOST_LONG]))}: see --json"] if long else []
+    lines = [("data", "" if data is None else fmt.format_fact(data)), ("quality", judged), ("facts", "; ".join(parts))]
+    return [(label, text) for label, text in lines if text]
+
+
+def list_missing_facts(result: Result) -> list[tuple[str, str]]:
+    """List the meters without readings: all of them if there is no energy, else those that can be repaired.
+
+    Remarks on the source of readings are left to `joulelab doctor` and `joulelab meters --all`.
+    """
+    lines = []
+    for m in result.missing:
+        if result.scopes and (m["status"] == "unavailable" or m.get("code") == "meter.source"):
+            continue
+        why = f" ({m['why']})" if m["why"] else ""
+        then = f"\n-> {m['next']}" if m["next"] else ""
+        lines.append((m["meter"], f"{m['what'] or m['status']}{why}{then}"))
     return lines
+
+
+def avoid_breaks(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return lines that are wrapped only between their parts, so that no figure is separated from its name."""
+    found = []
+    for label, text in lines:
+        parts = re.split(r"(?<=[,;]) ", text)
+        found.append((label, " ".join(p.replace(" ", HARD_BLANK) if len(p) <= MOST_UNBROKEN else p for p in parts)))
+    return found
+
+
+# Table, notes, commands ------------------------------------------------------------------------------------------
 
 
 def choose_summary_rows(result: Result) -> list[EnergyRow]:
@@ -190,76 +326,100 @@ def _find_row_family(row: EnergyRow) -> str:
     return find_family(row.label.rpartition("/")[2].partition(" (")[0])
 
 
-def make_summary_table(rows: Sequence[EnergyRow], whole: Quantity) -> Table:
-    """Return energy, share of the total, mean and highest power of each kind of device."""
-    energy = scale_column("energy", "J", [row.energy for row in rows])
+def choose_phase_rows(result: Result) -> list[PhaseRow]:
+    """Choose the outermost phases, and the phases inside a single one if they are few; none if they are many."""
+    rows = [row for row in list_phase_rows(result) if row.energy is not None]
+    outer = [row for row in rows if row.depth == 0]
+    inner = [row for row in rows if row.depth <= 1] if len(outer) == 1 else outer
+    return next((some for some in (inner, outer) if len(some) <= MOST_PHASE_ROWS), [])
+
+
+def make_summary_table(rows: Sequence[EnergyRow], whole: Quantity, phases: Sequence[PhaseRow] = ()) -> Table:
+    """Return energy, share of the total, mean and highest power of each kind of device; below a rule, of each phase."""
+    energies = [row.energy for row in rows] + [row.energy for row in phases if row.energy is not None]
     power = scale_column("mean", "W", [w for row in rows for w in (row.mean_w, row.max_w)])
     has_peak = any(row.max_w is not None for row in rows)
-    columns = [Column("", align="left"), energy, Column("share", "%"), replace(power, bare=True)]
+    columns = [Column("", align="left"), scale_column("energy", "J", energies), Column("share", "%")]
+    columns += [replace(power, bare=True)]
     columns += [Column("peak", power.unit, factor=power.factor)] if has_peak else []
+    columns += [Column("time")] if phases else []
     made = []
-    for row in rows:
+    for k, row in enumerate(rows):
         name, _, count = row.label.partition(" (")
         label = "rest of the node" if row.is_derived else LABELS.get(name, name) + (f" ({count}" if count else "")
-        share = row.energy.value / whole.value if whole.value and row.energy.is_resolved else None
-        cells = (
+        energy = MarkedCell(row.energy, "~" if row.estimate else "")
+        mean_w = row.mean_w if row.energy.is_resolved else None
+        cells: list[TableCell] = [
             label,
-            MarkedCell(row.energy, "~" if row.estimate else ""),
-            None if share is None else f"{100 * share:.0f}",
-            row.mean_w if row.energy.is_resolved else None,
-            row.max_w,
-        )
-        made.append(TableRow(cells[: len(columns)]))
+            energy,
+            _format_share(row.energy, whole),
+            mean_w,
+            *([row.max_w] if has_peak else []),
+        ]
+        made.append(TableRow(tuple(cells), has_rule_below=bool(phases) and k == len(rows) - 1))
+    for phase in phases:
+        label = fmt.shorten_middle(phase.label + (" (open)" if phase.open_end else ""), MOST_OF_NAME)
+        mean_w = divide_by_time(phase.energy, phase.duration_s)
+        cells = [label, phase.energy, _format_share(phase.energy, whole), mean_w, *([""] if has_peak else [])]
+        made.append(TableRow((*cells, fmt.format_duration(phase.duration_s)), depth=phase.depth))
     return make_table(columns, made)
+
+
+def _format_share(energy: Quantity | None, whole: Quantity) -> str | None:
+    if energy is None or not whole.value or not energy.is_resolved:
+        return None
+    return f"{100 * energy.value / whole.value:.0f}"
+
+
+def divide_by_time(energy: Quantity | None, seconds: float) -> Quantity | None:
+    """Return the mean power (W) of a phase, None if its energy is unknown or smaller than its interval."""
+    return energy * (1 / seconds) if energy is not None and energy.is_resolved and seconds > 0 else None
 
 
 def choose_notes(result: Result, problems: Sequence[str] = ()) -> tuple[list[tuple[str, str]], int]:
     """Choose the three most important notes, each with its next step; return them and the number of the others."""
-    lines = [("problem", text) for text in problems]
-    if (bound := result.bound_check) is not None:
-        worded = word_check(bound)
-        lines.append((worded.status, f"{worded.text}\n-> {worded.next}"))
-    for check in word_checks(result.checks):
-        if (check.name == "power meter" and not result.scopes) or (check.name == "unseen" and bound is not None):
-            continue
-        advice = f"\n-> {check.next}" if check.next else ""
-        lines.append((check.status, f"{check.name}: {check.text}{advice}"))
+    lines = list_notes(result, problems)
     return lines[:MOST_NOTES], max(len(lines) - MOST_NOTES, 0)
 
 
-def list_next_commands(result: Result, folder: Path, handle: str, hidden: int) -> list[tuple[str, str]]:
-    """Return commands to copy: the page of the run, all that is known about it, or a try without a meter."""
+def list_notes(result: Result, problems: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return problems of the recording, the bound of a sensor, and the checks, each with its next step."""
+    lines = [("problem", text) for text in problems]
+    if (check := result.bound_check) is not None:
+        bound = word_check(check)
+        lines.append((bound.status, f"{bound.text}\n-> {bound.next}"))
+    return lines + list_check_facts(result)
+
+
+def list_check_facts(result: Result) -> list[tuple[str, str]]:
+    """Return the checks that are not ok, the worst first, with the next command to type."""
+    rows: list[tuple[str, str]] = []
+    for check in word_checks(result.checks):
+        if check.name == "power meter" and not result.scopes:
+            continue  # it is in the answer, and the reasons follow
+        if check.name == "unseen" and result.bound_check is not None:
+            continue  # it is the first note
+        then = f"\n-> {check.next}" if check.next else ""
+        rows.append((check.status, f"{check.name}: {check.text}{then}"))
+    return rows
+
+
+def lay_out_commands(result: Result, folder: Path, handle: str, hidden: int | None) -> list[TextBlock]:
+    """Return the folder of the run, then commands to copy: the rest of the figures, the page, or a try without a meter.
+
+    `hidden` is the number of notes that were left out; None if all figures are shown already.
+    """
     lines = [("run", f"{folder}{f' ({result.name})' if result.name else ''}")]
-    if not result.scopes:
-        if result.outcome != "imported":
-            lines.append(("try", f"joulelab twin -- joulelab run -- {shlex.join(result.command)}   # a simulated node"))
-        return lines
-    more = []
-    if result.phases:
-        more.append("phases")
-    if hidden:
-        more.append(f"{hidden} more {'note' if hidden == 1 else 'notes'}")
-    more.append("meters")
-    all_of_it, remark = f"joulelab show {handle} --all", f"   # {', '.join(more)}"
-    return [
-        *lines,
-        ("more", all_of_it + (remark if LABEL_WIDTH + 1 + len(all_of_it + remark) <= TEXT_WIDTH else "")),
-        ("next", f"joulelab report {handle} --open"),
-    ]
-
-
-def describe_measurement(title: str, duration_s: float, run: Path | None, result: Result | None) -> str:
-    """Return a measurement as text, for `print(m)`: the answer, the table of devices, the phases inside, notes."""
-    head = f"{escape_unprintable(title)} · {fmt.format_duration(duration_s)}"
-    if run is None or result is None:
-        return f"{head} · not recorded"
-    facts = [("joulelab", f"{head} · run {run.name}"), *list_answer_facts(result, TEXT_WIDTH, has_hint=False)[1:]]
-    blocks: list[TextBlock] = [list_facts(facts, label_width=LABEL_WIDTH)]
-    if result.energy is not None and (rows := choose_summary_rows(result)):
-        blocks += [BLANK_LINE, make_summary_table(rows, result.energy)]
-    if result.phases:
-        blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result))]
-    notes, _ = choose_notes(result)
-    if notes:
-        blocks += [BLANK_LINE, list_facts(notes, label_width=LABEL_WIDTH)]
-    return write_blocks(blocks, TEXT_WIDTH).rstrip("\n")
+    if result.scopes:
+        more = ["phases"] if result.phases else []
+        more += [f"{hidden} more {'note' if hidden == 1 else 'notes'}"] if hidden else []
+        command, remark = f"joulelab show {handle} --all", ", ".join([*more, "meters"])
+        if hidden is None:
+            command, remark = f"joulelab show {handle} --budget", "parts of each uncertainty"
+        is_short = LABEL_WIDTH + 1 + len(f"{command}   # {remark}") <= TEXT_WIDTH
+        lines.append(("more", f"{command}   # {remark}" if is_short else command))
+        lines.append(("next", f"joulelab report {handle} --open"))
+    elif result.outcome != "imported":
+        lines.append(("try", f"joulelab twin -- joulelab run -- {shlex.join(result.command)}   # a simulated node"))
+    # Not wrapped: paths and commands are there to be copied.
+    return [TextLine(f"{label:<{LABEL_WIDTH}} {text}", is_wrapped=False) for label, text in lines]

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.marked_phases import DATA_FACT, QUALITY_FACT, find_work_phase, list_figure_kinds, read_quality
 from joulelab.analysis.result import is_efficiency_resolved
-from joulelab.core.scope import find_family, rank_scope
+from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
-from joulelab.report.footprint_text import list_footprint_facts
-from joulelab.report.messages import word_check, word_checks
 from joulelab.report.run_rows import (
     count_hidden_phases,
-    has_too_few_readings,
     list_energy_rows,
     list_meter_rows,
     list_phase_rows,
 )
+from joulelab.report.run_summary import (
+    J_PER_KWH,
+    LABEL_WIDTH,
+    TOO_FEW,
+    WORTH_KWH,
+    avoid_breaks,
+    choose_work_kinds,
+    divide_by_time,
+    lay_out_commands,
+    list_answer_facts,
+    list_check_facts,
+    list_missing_facts,
+    list_notes,
+    list_work_facts,
+    list_workload_facts,
+    name_ending,
+    write_headline,
+)
 from joulelab.report.tables import (
     DOCUMENT_FORMATS,
-    HARD_BLANK,
     Column,
     MarkedCell,
     Table,
@@ -36,16 +48,14 @@ from joulelab.report.tables import (
 )
 from joulelab.report.terminal import (
     BLANK_LINE,
-    LABEL_WIDTH,
     STATUS_STYLES,
-    RuleLine,
     TextBlock,
     TextLine,
     list_facts,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from joulelab.analysis.result import (
@@ -60,30 +70,11 @@ if TYPE_CHECKING:
     from joulelab.core.quantity import Quantity
     from joulelab.report.run_rows import EnergyRow, PhaseRow
 
-SIGNALS = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    6: "SIGABRT",
-    9: "SIGKILL",
-    11: "SIGSEGV",
-    13: "SIGPIPE",
-    15: "SIGTERM",
-}
 WORTH_SHOWING_B = 10e6  # bytes moved
-SAME_RATE = 0.02  # rates that differ by less are shown once
-MOST_UNBROKEN = 60  # letters that fit into any line
-MOST_LONG = 6  # texts that are too long for a line and are named only
-MOST_OF_NAME = 24  # letters of the name of a phase, in a line
-MOST_KINDS = 3  # of work, in the table of phases
 MOST_DEPTH = 20  # levels of nested phases that are indented
-BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
 RATED_ADVICE = "set rated_w = WATTS below [node] of joulelab.toml"
 MOST_SCOPES = 4  # whose rated power is unknown
-J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in kWh too
 INTERVAL_NOTE = "Intervals are expanded uncertainties (k = 2)"
-TOO_FEW = "too few readings for an interval"
-NO_POWER_METER = "no power meter (`joulelab meters` lists what is missing)"
 MOVED = (
     ("disk", "disk_read_b", "read"),
     ("disk", "disk_written_b", "written"),
@@ -108,30 +99,18 @@ def lay_out_run(
     `handle` is the name of the run in commands, by default its id. A command that is too long for `width` is cut.
     """
     name = handle or result.run
-    title = f"joulelab · {result.run}{f' · {result.name}' if result.name else ''}"
-    blocks: list[TextBlock] = [RuleLine(fmt.shorten_end(title, width - 2))]
-    if result.twin:
-        blocks.append(TextLine(fmt.name_twins([result.twin])))
-    blocks.append(TextLine(write_headline(result), "bold", is_wrapped=False))
-    if (check := result.bound_check) is not None:
-        bound = word_check(check)
-        blocks.append(list_facts([(bound.status, f"{bound.text}\n-> {bound.next}")]))
-    blocks.append(TextLine(describe_command(result, width)))
-    blocks.append(list_facts(list_footprint_facts(result, has_hint=True, has_parts=True)))
+    answer = avoid_breaks(list_answer_facts(result, width, every=True))
+    blocks: list[TextBlock] = [list_facts(answer, label_width=LABEL_WIDTH)]
     if result.scopes:
         blocks += _lay_out_energies(result, width, every=every_scope, budget=budget)
     if result.phases:
         blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)]
         if not every_phase and (hidden := count_hidden_phases(result)):
             blocks.append(TextLine(f"and {hidden} more names: joulelab show {name} --phases"))
-    facts = avoid_breaks(list_workload_facts(result) + list_work_facts(result)) + list_cap_facts(result)
-    facts += list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
-    doubts = [("problem", text) for text in problems] + list_check_facts(result)
-    blocks += [BLANK_LINE, list_facts(facts), list_facts(doubts, styles=STATUS_STYLES)]
-    blocks.append(list_facts(list_missing_facts(result)))
-    # Not wrapped: paths and commands are there to be copied.
-    closing = list_closing_facts(result, folder, name)
-    return blocks + [TextLine(f"{label:<{LABEL_WIDTH}} {text}", is_wrapped=False) for label, text in closing]
+    facts = list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
+    notes = [*facts, *list_notes(result, problems), *list_missing_facts(result)]
+    blocks += [BLANK_LINE, list_facts(notes, label_width=LABEL_WIDTH, styles=STATUS_STYLES), BLANK_LINE]
+    return blocks + lay_out_commands(result, folder, name, None)
 
 
 def _lay_out_energies(result: Result, width: int, *, every: bool, budget: bool) -> list[TextBlock]:
@@ -168,70 +147,17 @@ def write_run_document(
     if result.phases:
         phases = make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)
         parts.append(replace(phases, title=f"Phases of {name}{simulated}", notes=(INTERVAL_NOTE,)))
-    facts = list_footprint_facts(result, has_parts=True) + list_workload_facts(result) + list_work_facts(result)
-    facts += list_cap_facts(result) + list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
+    facts = list_workload_facts(result) + list_work_facts(result, every=True) + list_cap_facts(result)
+    facts += list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
     checks = [(label, text.replace("\n-> ", ". Next: ")) for label, text in list_check_facts(result)]
     if lines := [f"{label}: {text}" for label, text in facts + checks]:
         parts.append(document.write_list(lines))
     return document.write_document(parts)
 
 
-def write_headline(result: Result) -> str:
-    """Return the one line that matters: energy, time, power."""
-    took = fmt.format_duration(result.duration_s)
-    energy, whole = result.energy, result.group("measured")
-    if energy is None or whole is None:
-        if result.is_damaged:
-            return f"no total: a file of the run cannot be read or is missing. It took {took}"
-        if result.outcome == "imported":
-            return f"no energy: the imported data has neither power nor energy. It covers {took}"
-        return f"no energy measured: no power meter can be read here. It took {took}"
-    so_far = " so far" if result.state == "live" else ""
-    if not energy.is_resolved:
-        return f"energy: {fmt.word_unresolved(energy)}. It took {took}{so_far}"
-    return f"{_format_energy(result)} in {took}{so_far}, {format_mean(whole)} on average"
-
-
 def format_mean(group: GroupResult) -> str:
     """Return the mean power of a group, with the digits that its uncertainty justifies."""
     return fmt.format_watts(group.mean_w.value, group.mean_w.expanded)
-
-
-def _format_energy(result: Result) -> str:
-    """Return the energy of everything measured, also in watt-hours."""
-    energy, whole = result.energy, result.group("measured")
-    assert energy is not None
-    assert whole is not None
-    beside = fmt.format_watt_hours(energy.value)
-    return fmt.format_quantity(energy, "J", estimate=whole.estimate, why=explain_no_interval(result), beside=beside)
-
-
-def explain_no_interval(result: Result) -> str:
-    """Return why the energy of a run has no interval: too few readings, or an accuracy that is not known."""
-    whole = result.group("measured")
-    unsure = [s for s in result.scopes if whole and s.scope in whole.scopes and not s.energy.known]
-    return TOO_FEW if unsure and all(map(has_too_few_readings, unsure)) else fmt.ACCURACY_UNKNOWN
-
-
-def describe_command(result: Result, width: int) -> str:
-    """Return the scopes that the energy covers, the command, and how it ended."""
-    whole = result.group("measured")
-    covers = f"{fmt.join_scopes(sorted(whole.scopes, key=rank_scope))} · " if whole else ""
-    end = f" · {name_ending(result)}"
-    room = max(width - len(covers) - len(end), 20)
-    return f"{covers}{fmt.shorten_end(shlex.join(result.command), room)}{end}"
-
-
-def name_ending(result: Result) -> str:
-    """Return how the workload ended, in words; of nodes that ended differently, on the first that failed."""
-    where = next((f" on {check.scope}" for check in result.checks if check.code == "joined-failed"), "")
-    if result.outcome == "exit":
-        return f"exit {result.exit_code}{where}"
-    if result.outcome == "signal":
-        return f"killed by {SIGNALS.get(result.signal or 0, f'signal {result.signal}')}{where}"
-    words = {"not-started": "could not be started", "interrupted": "interrupted before it began"}
-    words |= {"live": "still running", "killed": "joulelab was killed"}
-    return words.get(result.outcome, result.outcome)
 
 
 def make_energy_table(rows: list[EnergyRow]) -> Table:
@@ -315,7 +241,7 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
     Columns of work and of the load of GPUs are optional: those that do not fit into the terminal are left out.
     """
     energy = scale_column("energy", "J", [r.energy for r in rows])
-    means = [_divide_by_time(r.energy, r.duration_s) for r in rows]
+    means = [divide_by_time(r.energy, r.duration_s) for r in rows]
     mean = replace(scale_column("mean", "W", means), bare=True)
     has_energy = any(r.energy is not None and r.duration_s > 0 for r in rows)
     kinds = choose_work_kinds(name for r in rows for name in r.work)
@@ -336,13 +262,8 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
         made.append(TableRow(tuple(cells), depth=depth))
         if families and len(r.by_family) > 1 and r.duration_s > 0:
             for name, q in r.by_family.items():
-                made.append(TableRow((f"by {name}", "", q, _divide_by_time(q, r.duration_s)), "dim", depth + 1))
+                made.append(TableRow((f"by {name}", "", q, divide_by_time(q, r.duration_s)), "dim", depth + 1))
     return make_table(columns, made)
-
-
-def _divide_by_time(energy: Quantity | None, seconds: float) -> Quantity | None:
-    """Return the mean power (W) of a phase, None if its energy is unknown or smaller than its interval."""
-    return energy * (1 / seconds) if energy is not None and energy.is_resolved and seconds > 0 else None
 
 
 def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> TableCell:
@@ -351,60 +272,6 @@ def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> TableCell:
     if not done or row.duration_s <= 0 or (has_energy and row.energy is None):
         return None
     return fmt.format_rate(done / row.duration_s) if row.energy is None else row.energy * (1 / done)
-
-
-def choose_work_kinds(kinds: Iterable[str]) -> list[str]:
-    """Choose up to three kinds of work: samples and tokens before steps and FLOP."""
-    return sorted(dict.fromkeys(kinds), key=lambda kind: BEHIND.get(kind, 0))[:MOST_KINDS]
-
-
-def list_work_facts(result: Result) -> list[tuple[str, str]]:
-    """Return lines about the work: amount, rate in its phases and over the run, energy per unit."""
-    per_work, lines = result.per_work(), []
-    kinds = list_figure_kinds(result.work)
-    for name in kinds:
-        one = name.removesuffix("s")
-        text = fmt.format_work(result.work[name], name) + _format_rates(result, name)
-        if name in per_work and per_work[name].is_resolved:
-            q, whole = per_work[name], result.group("measured")
-            estimate, why = bool(whole and whole.estimate), explain_no_interval(result)
-            text += f", {fmt.format_quantity(q, f'J/{one}', estimate=estimate, why=why)}"
-        lines.append(("work", text))
-    judged = [fmt.format_work(done, name) for name, done in result.work.items() if name not in kinds]
-    return lines + ([("work", ", ".join(judged))] if judged else [])
-
-
-def _format_rates(result: Result, kind: str) -> str:
-    """Return the rate of work over the run, and in the phases with work if it is different there."""
-    if result.duration_s <= 0:
-        return ""
-    over_all, inside = result.work[kind] / result.duration_s, find_work_phase(result.phases, kind)
-    if inside is None or abs(inside[1] - over_all) <= SAME_RATE * over_all:
-        return f", {fmt.format_work_rate(over_all, kind)}"
-    name = fmt.shorten_middle(inside[0], MOST_OF_NAME)
-    return f", {fmt.format_work_rate(inside[1], kind)} in {name}, {fmt.format_work_rate(over_all, kind)} over all"
-
-
-def list_workload_facts(result: Result) -> list[tuple[str, str]]:
-    """Return the facts that the workload reported: its data, its quality, then the others in one line."""
-    facts, quality = dict(result.facts), read_quality(result.facts)
-    data = facts.pop(DATA_FACT, None)
-    rest = {name: value for name, value in facts.items() if not quality or name not in (QUALITY_FACT, *quality)}
-    long = [name for name, value in rest.items() if isinstance(value, str) and len(value) > fmt.MOST_OF_FACT]
-    judged = ", ".join(f"{fmt.format_fact(name)} {fmt.format_quality(value)}" for name, value in quality.items())
-    parts = [f"{fmt.format_fact(name)} = {fmt.format_fact(value)}" for name, value in rest.items() if name not in long]
-    parts += [f"{', '.join(map(fmt.format_fact, long[:MOST_LONG]))}: see --json"] if long else []
-    lines = [("data", "" if data is None else fmt.format_fact(data)), ("quality", judged), ("facts", "; ".join(parts))]
-    return [(label, text) for label, text in lines if text]
-
-
-def avoid_breaks(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return lines that are wrapped only between their parts, so that no figure is separated from its name."""
-    found = []
-    for label, text in lines:
-        parts = re.split(r"(?<=[,;]) ", text)
-        found.append((label, " ".join(p.replace(" ", HARD_BLANK) if len(p) <= MOST_UNBROKEN else p for p in parts)))
-    return found
 
 
 def format_load(load: float) -> str:
@@ -445,46 +312,6 @@ def list_load_facts(result: Result) -> list[tuple[str, str]]:
     parts = [f"{title}: {', '.join(texts)}" for title, texts in (("command", own), ("machine", machine)) if texts]
     parts = [text for text in (describe_gpu_load(result), *parts) if text]
     return [("load", "; ".join(parts))] if parts else []
-
-
-def list_check_facts(result: Result) -> list[tuple[str, str]]:
-    """Return the checks that are not ok, the worst first, with the next command to type."""
-    rows: list[tuple[str, str]] = []
-    for check in word_checks(result.checks):
-        if check.name == "power meter" and not result.scopes:
-            continue  # it is in the headline, and the reasons follow
-        if check.name == "unseen" and result.bound_check is not None:
-            continue  # it is below the headline
-        then = f"\n-> {check.next}" if check.next else ""
-        rows.append((check.status, f"{check.name}: {check.text}{then}"))
-    return rows
-
-
-def list_missing_facts(result: Result) -> list[tuple[str, str]]:
-    """List the meters without readings: all of them if there is no energy, else those that can be repaired.
-
-    Remarks on the source of readings are left to `joulelab doctor` and `joulelab meters --all`.
-    """
-    lines = []
-    for m in result.missing:
-        if result.scopes and (m["status"] == "unavailable" or m.get("code") == "meter.source"):
-            continue
-        why = f" ({m['why']})" if m["why"] else ""
-        then = f"\n-> {m['next']}" if m["next"] else ""
-        lines.append((m["meter"], f"{m['what'] or m['status']}{why}{then}"))
-    return lines
-
-
-def list_closing_facts(result: Result, folder: Path, name: str) -> list[tuple[str, str]]:
-    """Return the folder of the run and the next commands, each to be copied."""
-    lines = [("run", str(folder))]
-    if not result.scopes and result.outcome == "imported":
-        return lines
-    if not result.scopes:
-        command = shlex.join(result.command)
-        lines.append(("try", f"joulelab twin -- joulelab run -- {command}   # a simulated node"))
-        return lines
-    return [*lines, ("next", f"joulelab show {name} --budget"), ("next", "joulelab compare A B")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -677,9 +504,3 @@ def format_run_end(listed: Mapping[str, Any]) -> str:
     if listed["outcome"] == "exit":
         return f"exit {listed['exit_code']}"
     return f"signal {listed['signal']}" if listed["outcome"] == "signal" else str(listed["outcome"])
-
-
-def explain_no_energy(result: Result) -> str:
-    """Return why nothing was measured: meters that gave no readings with their reasons, or that there is no meter."""
-    unread = [word_check(check).text for check in result.checks if check.name == "not read"]
-    return f"no energy: {'; '.join(unread)}" if unread else NO_POWER_METER

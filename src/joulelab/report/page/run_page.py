@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import JoulelabError
 from joulelab.core.scope import rank_scope
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
-from joulelab.report import footprint_text, run_tables
+from joulelab.report import footprint_text, run_summary, run_tables
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.charts import run_charts
@@ -134,7 +134,9 @@ def make_run_report(
         ReportSection("recompute", "How to recompute", _show_commands(result, folder, handle or str(folder))),
     ]
     start = [f"{result.start_utc[:19].replace('T', ' ')} UTC"] if result.start_utc else []
-    subtitle = " · ".join([*([result.run] if result.name else []), *start, result.host, run_tables.name_ending(result)])
+    subtitle = " · ".join(
+        [*([result.run] if result.name else []), *start, result.host, run_summary.name_ending(result)]
+    )
     title, subtitle = escape_unprintable(result.name or result.run), escape_unprintable(subtitle)
     return Report(title, subtitle, tuple(s for s in sections if s.blocks), live=result.state == "live")
 
@@ -149,18 +151,18 @@ def _summarise(result: Result) -> tuple[PageBlock, ...]:
     if result.scopes:
         blocks.append(FigureCards(_list_cards(result)))
     else:
-        blocks.append(Paragraph(f"{run_tables.write_headline(result)}.", "note warn"))
+        blocks.append(Paragraph(f"{run_summary.write_headline(result)}.", "note warn"))
     if (check := result.bound_check) is not None:
         bound = word_check(check)
         blocks.append(Paragraph(f"{bound.text} -> {bound.next}", "muted"))
     blocks.append(FactList(tuple(_list_run_facts(result))))
-    warnings = tuple(fact for fact in run_tables.list_check_facts(result) if fact[0] in ("failed", "warning"))
+    warnings = tuple(fact for fact in run_summary.list_check_facts(result) if fact[0] in ("failed", "warning"))
     return (*blocks, FactList(warnings, "checks")) if warnings else tuple(blocks)
 
 
 def _list_cards(result: Result) -> tuple[tuple[str, str, str], ...]:
     energy, whole = result.energy, result.group("measured")
-    is_estimate, why = bool(whole and whole.estimate), run_tables.explain_no_interval(result)
+    is_estimate, why = bool(whole and whole.estimate), run_summary.explain_no_interval(result)
     cards = []
     if energy is not None and whole is not None:
         text = fmt.format_quantity(energy, "J", estimate=is_estimate, why=why)
@@ -201,8 +203,8 @@ def _list_run_facts(result: Result) -> list[tuple[str, str]]:
     if result.labels:
         facts.append(("labels", ", ".join(f"{k} = {v}" for k, v in result.labels.items())))
     facts += footprint_text.list_source_facts(result)
-    facts += run_tables.list_work_facts(result) + run_tables.list_rated_facts(result)
-    return facts if result.scopes else facts + run_tables.list_missing_facts(result)
+    facts += run_summary.list_work_facts(result) + run_tables.list_rated_facts(result)
+    return facts if result.scopes else facts + run_summary.list_missing_facts(result)
 
 
 def _show_power(
@@ -352,7 +354,7 @@ def _show_uncertainty(result: Result) -> tuple[PageBlock, ...]:
 
 def _show_checks(result: Result) -> tuple[PageBlock, ...]:
     """Show failed checks with the next command, meters without readings, then the checks that passed."""
-    doubts, missing = run_tables.list_check_facts(result), run_tables.list_missing_facts(result)
+    doubts, missing = run_summary.list_check_facts(result), run_summary.list_missing_facts(result)
     blocks: list[PageBlock] = [FactList(tuple(doubts), "checks")] if doubts else []
     if not doubts and result.scopes:
         blocks.append(Paragraph("All checks passed."))

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from joulelab.report import format as fmt
-from joulelab.report.run_tables import choose_work_kinds
+from joulelab.report.run_summary import choose_work_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

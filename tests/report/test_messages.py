@@ -26,7 +26,8 @@ from joulelab.report.comparison import (
 )
 from joulelab.report.messages import COMPARISON, word_checks, word_notes
 from joulelab.report.paper_tables import Spread, list_paper_tables
-from joulelab.report.run_tables import describe_rated, format_rated_power, name_ending
+from joulelab.report.run_summary import name_ending
+from joulelab.report.run_tables import describe_rated, format_rated_power
 
 if TYPE_CHECKING:
     from pathlib import Path

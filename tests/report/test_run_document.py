@@ -36,6 +36,6 @@ def test_a_run_is_written_in_latex_with_the_figures_of_the_terminal(result: Resu
 @pytest.mark.parametrize("form", ["latex", "markdown"])
 def test_a_run_without_meters_and_a_simulated_one_say_so(result: Result, form: str) -> None:
     bare = write_run_document(replace(result, scopes=(), groups=(), phases=()), form)
-    assert "no energy measured" in bare
+    assert "no power meter" in bare
     assert "Energy and power" not in bare
     assert "(simulated: " in write_run_document(replace(result, twin="bnl-h100"), form)

@@ -14,11 +14,13 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.quantity import Quantity
 from joulelab.report.run_summary import (
     choose_notes,
+    choose_phase_rows,
     choose_summary_rows,
     describe_coverage,
     format_energy,
     lay_out_summary,
     write_energy_answer,
+    write_headline,
 )
 from joulelab.report.terminal import write_blocks
 
@@ -73,6 +75,38 @@ def test_energies_are_in_kwh_from_a_tenth_up_and_rounded_to_their_interval(
     joules: float, expanded: float, text: str
 ) -> None:
     assert format_energy(Quantity(joules, {"edge:m": expanded / 2})) == text
+
+
+def test_the_headline_has_all_of_the_answer_in_one_sentence(runs: Path) -> None:
+    path = make_run(runs, gpus=8, cpus=0, gpu_w=700.0, seconds=1000.0, marks=epochs(5, 1000.0))
+    result = load_result(path)
+    text = write_headline(result)
+    assert re.fullmatch(
+        r"1\.5\d* ± 0\.\d+ kWh \(± \d %\) in 16 min 40 s, 5,?[56]\d* W on average; "
+        r"17[\d.]* ± [\d.]+ kJ/sample; GPUs only \(8\): no meter for the rest of the node",
+        text,
+    )
+    assert text.startswith(write_energy_answer(result).partition(",")[0])
+    vague = tuple(replace(g, energy=Quantity(10.0, {"edge:x": 8.0})) for g in result.groups)
+    assert write_headline(replace(result, groups=vague)).startswith(
+        "energy: too short to measure; it took 16 min 40 s; GPUs"
+    )
+    bare = replace(result, groups=(), scopes=())
+    assert write_headline(bare) == "no power meter (`joulelab meters` lists what is missing); it took 16 min 40 s"
+    assert write_headline(replace(bare, outcome="imported")) == (
+        "no energy: the imported data has neither power nor energy; it covers 16 min 40 s"
+    )
+    assert " in 16 min 40 s so far, " in write_headline(replace(result, state="live"))
+
+
+def test_few_phases_are_rows_of_the_same_table_and_many_are_left_to_all(runs: Path) -> None:
+    path = make_run(runs, gpus=2, marks=epochs(3, 10.0))
+    result = load_result(path)
+    assert [row.label for row in choose_phase_rows(result)] == ["train", "epoch 1", "epoch 2", "epoch 3"]
+    text = write_summary(result, path)
+    assert re.search(r"\ntrain +[\d.]+ ± [\d.]+ +100 +\d+ +10\.00 s\n  epoch 1 ", text)
+    assert max(len(line) for line in text.splitlines() if not line.startswith("run ")) <= 80
+    assert [row.label for row in choose_phase_rows(load_result(make_run(runs, marks=epochs(8, 10.0))))] == ["train"]
 
 
 def test_coverage_is_in_words_and_names_the_part_without_a_meter(runs: Path) -> None:

@@ -14,7 +14,8 @@ from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 from joulelab.report.messages import word_check, word_checks
 from joulelab.report.run_rows import EnergyRow, count_hidden_phases, list_energy_rows, list_phase_rows
-from joulelab.report.run_tables import lay_out_run, make_budget_table, make_energy_table, write_headline
+from joulelab.report.run_summary import lay_out_summary
+from joulelab.report.run_tables import lay_out_run, make_budget_table, make_energy_table
 from joulelab.report.tables import measure_table, write_terminal
 from joulelab.report.terminal import list_facts, write_blocks
 
@@ -56,15 +57,13 @@ def test_the_table_fits_into_80_columns_and_has_no_blanks_at_line_ends(runs: Pat
     assert "\x1b" not in text
 
 
-def test_the_first_lines_say_energy_time_power_command_and_end(runs: Path) -> None:
-    path = make_run(runs, gpus=2, gpu_w=300.0, cpus=1, cpu_w=90.0)
-    lines = shown(load_result(path), path).splitlines()
-    assert path.name in lines[0]
-    energy_kj, wide_kj, energy_wh, seconds, watts = numbers(lines[1])
-    assert (energy_kj, watts) == (pytest.approx(6.9, rel=0.01), pytest.approx(690, rel=0.01))
-    assert (energy_wh, seconds) == (pytest.approx(energy_kj / 3.6, rel=0.01), 10.0)
-    assert 0 < wide_kj < 1
-    assert lines[2] == "gpu:0,1, cpu:0 · python train.py · exit 0"
+def test_all_figures_begin_with_the_same_answer_as_the_summary(runs: Path) -> None:
+    path = make_run(runs, gpus=2, gpu_w=300.0, cpus=1, cpu_w=90.0, marks=epochs(2, 10.0))
+    result = load_result(path)
+    summary = write_blocks(lay_out_summary(result, path, width=80, handle="last"), 80)
+    answer = summary.partition("\n\n")[0]
+    assert [line.split()[0] for line in answer.splitlines()] == ["joulelab", "energy", "covers", "site", "work"]
+    assert shown(result, path).partition("\n\n")[0] == answer
 
 
 def test_the_table_has_the_numbers_of_the_json(runs: Path) -> None:
@@ -118,14 +117,14 @@ def test_too_few_readings_are_not_called_an_unknown_accuracy(runs: Path) -> None
     few = replace(scope, reading=replace(scope.reading, energy=energy, readings=1))
     groups = tuple(replace(group, energy=energy) for group in result.groups)
     text = shown(replace(result, scopes=(few,), groups=groups), path)
-    assert "Wh, too few readings for an interval)" in text.splitlines()[1]
+    assert "J (too few readings for an interval)," in text.splitlines()[1]
     assert f"accuracy {scope.reading.accuracy}, too few readings for an interval" in text
     assert "accuracy unknown" not in text
     many = replace(few, reading=replace(few.reading, readings=100))
-    assert "Wh, accuracy unknown)" in shown(replace(result, scopes=(many,), groups=groups), path).splitlines()[1]
+    assert "J (accuracy unknown)," in shown(replace(result, scopes=(many,), groups=groups), path).splitlines()[1]
 
 
-def test_energies_that_are_smaller_than_their_intervals_are_in_words(runs: Path) -> None:
+def test_energies_that_are_smaller_than_their_intervals_are_in_words() -> None:
     short, wide = Quantity(10.0, {"edge:x": 8.0}), Quantity(10.0, {"gain:x": 8.0})
     rows = [
         EnergyRow("gpu:0", short, short, 3.0, net=short),
@@ -140,9 +139,6 @@ def test_energies_that_are_smaller_than_their_intervals_are_in_words(runs: Path)
     ]
     lines = write_terminal(make_energy_table([replace(rows[0], net=Quantity(5.0)), *rows[:1]])).splitlines()
     assert [line.split("  ")[-1].strip() for line in lines[2:]] == ["5.000", fmt.NOT_RESOLVED]
-    result = load_result(make_run(runs, gpus=1, cpus=0))
-    groups = tuple(replace(g, energy=short, mean_w=short) for g in result.groups)
-    assert write_headline(replace(result, groups=groups)) == f"energy: {fmt.TOO_SHORT}. It took 10.00 s"
 
 
 def test_the_cause_of_gaps_stands_above_them() -> None:
@@ -184,8 +180,7 @@ def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
 def test_an_estimate_is_marked_everywhere(runs: Path) -> None:
     path = make_run(runs, gpus=0, cpus=0, estimate=True)
     text = shown(load_result(path), path)
-    assert text.splitlines()[1].startswith("~")
-    assert "Wh, estimate)" in text.splitlines()[1]
+    assert re.match(r"energy +~.*, estimate\)", text.splitlines()[1])
     line = row(text, "cpu (estimate)")
     assert len(re.findall("~", line)) == 4
 
@@ -206,7 +201,7 @@ def test_the_headline_is_without_the_bound_of_a_sensor_that_sees_part_of_the_tim
     flat, worded = " ".join(text.split()), word_check(check)
     assert flat.count(worded.text) == 1
     assert flat.count(f"-> {worded.next}") == 1
-    assert text.splitlines()[2].startswith(f"note     {worded.text[:40]}")
+    assert next(line for line in text.splitlines() if line.startswith("note ")).endswith(worded.text[:50])
     assert "unseen" in shown(result, path, budget=True)
 
 
@@ -267,7 +262,7 @@ def test_a_sum_of_phases_that_leaves_some_out_is_not_shown(runs: Path) -> None:
 def test_work_gives_joules_per_sample(runs: Path) -> None:
     path = make_run(runs, gpus=1, gpu_w=300.0, cpus=0, marks=epochs(5, 10.0, samples=100.0))
     line = row(shown(load_result(path), path), "work")
-    assert re.search(r"500 samples, 50\.00 samples/s, (5\.9|6\.0)\d* ± 0\.\d+ J/sample", line)
+    assert re.search(r"500 samples: (5\.9|6\.0)\d* ± 0\.\d+ J/sample, 50\.00 samples/s", line)
 
 
 def test_the_budget_adds_up(runs: Path) -> None:

@@ -14,7 +14,7 @@ from joulelab.analysis.analyse import analyse_run
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import add_quantities
 from joulelab.report.run_rows import list_phase_rows
-from joulelab.report.run_tables import name_ending
+from joulelab.report.run_summary import name_ending
 from joulelab.run.node_runs import join_runs
 from joulelab.store.run_folder import list_runs, read_end, read_meta
 from joulelab.store.run_reader import open_run

@@ -24,7 +24,7 @@ from joulelab.dashboard.run_entries import Place, quick_entry
 from joulelab.report.footprint_text import format_co2e, format_cost, list_footprint_facts, word_footprint
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.run_page import open_run_report
-from joulelab.report.run_summary import describe_measurement
+from joulelab.report.run_summary import describe_measurement, write_headline
 from joulelab.report.run_tables import lay_out_run, write_run_document
 from joulelab.report.terminal import write_blocks
 from joulelab.run.config.configuration import load_config, load_site
@@ -91,9 +91,9 @@ def test_terminal_json_python_csv_page_and_dashboard_have_the_same_numbers(
     line, site = f"{cost} and {co2e} CO2e", "(Germany 2023, 381 g/kWh, PUE 1.2)"
     assert f"{line} {site}" in CliRunner().invoke(commands, ["show", str(path)]).stdout
     assert f"{line} {site}" in describe_measurement("same", 1.0, path, result).replace("\N{NO-BREAK SPACE}", " ")
-    parts = "for GPUs and CPUs only"
-    assert f"{line} {parts} {site}" in print_run(result, path, 200)
-    assert f"{line} {parts} {site}" in write_run_document(result, "markdown")
+    assert f"{line} {site}" in print_run(result, path, 200)
+    assert f"{line} {site}" in write_run_document(result, "markdown")
+    assert f"; {line} {site}; 2 GPUs, 1 CPU; nothing measures the rest of the node" in write_headline(result)
 
     monkeypatch.setenv("JOULELAB_RUNS", str(path.parent))
     asked = ["query", "SELECT * FROM runs", "--csv"]
@@ -193,14 +193,6 @@ def test_half_a_site_says_what_is_missing() -> None:
     assert word_footprint(compute_footprint(energy, only_price)) == "0.30 EUR; no carbon intensity is set"
     text = word_footprint(compute_footprint(energy, only_zone), is_estimate=True)
     assert text == "~0.55 kg CO2e (United States 2023, 366 g/kWh, direct, PUE 1.5); no price is set"
-
-
-def test_coverage_is_in_words(tmp_path: Path) -> None:
-    gpus = load_result(run_at_site(tmp_path, cpus=0))
-    assert " for GPUs only (" in list_footprint_facts(gpus, has_parts=True)[0][1]
-    assert " only (" not in list_footprint_facts(gpus)[0][1]  # beside the line `covers`
-    whole = replace(gpus.groups[-1], name="measured", scopes=("node.ac",))
-    assert " only (" not in list_footprint_facts(replace(gpus, groups=(whole,)), has_parts=True)[0][1]
 
 
 def test_an_energy_that_is_not_resolved_has_no_cost(tmp_path: Path) -> None:

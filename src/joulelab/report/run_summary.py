@@ -143,7 +143,7 @@ def write_energy_answer(result: Result, *, has_time: bool = False) -> str:
         if result.is_damaged:
             return "no total: a file of the run cannot be read or is missing"
         if result.outcome == "imported":
-            return "none: the imported data has neither power nor energy"
+            return "no energy: the imported data has neither power nor energy"
         return explain_no_energy(result)
     if not energy.is_resolved:
         return fmt.word_unresolved(energy)

@@ -20,7 +20,8 @@ from joulelab.report import run_tables
 from joulelab.report.charts.run_charts import split_energy
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.run_page import make_run_report
-from joulelab.report.run_tables import lay_out_run, write_headline
+from joulelab.report.run_summary import format_energy, write_energy_answer
+from joulelab.report.run_tables import lay_out_run
 from joulelab.report.terminal import write_blocks
 from joulelab.store.run_reader import open_run
 from joulelab.twin.virtual import run_twin_study
@@ -137,9 +138,10 @@ def test_the_first_figures_are_those_of_the_headline_and_the_json(told: Told) ->
     q = Quantity(energy["value"], {"x": energy["expanded"] / 2})
     assert cards[0] == fmt.format_quantity(q, "J")
     assert cards[1] == fmt.format_duration(told.json["duration_s"])
-    first = fmt.format_quantity(q, "J", beside=fmt.format_watt_hours(energy["value"]))
-    assert f"{first} in {cards[1]}, {cards[2]} on average" == write_headline(told.result)
-    assert write_headline(told.result) in told.terminal
+    answer = write_energy_answer(told.result)
+    assert answer.startswith(format_energy(q))
+    assert answer.endswith(f", {cards[2]} on average")
+    assert f"energy     {answer}\n" in told.terminal
     assert told.html.by_class["name"][:3] == ["energy", "time", "mean power"]
 
 

@@ -83,7 +83,7 @@ def _note_moments(cells: Sequence[Cell]) -> list[Note]:
     warm = sum(c.warmup for c in cells)
     notes = []
     if published:
-        notes.append(Note("no-runs-here", {"told": published, "cells": len(cells)}))
+        notes.append(Note("no-runs-here", {"published": published, "cells": len(cells)}))
     if warm:
         notes.append(Note("warm-up", {"runs": warm}))
     return notes

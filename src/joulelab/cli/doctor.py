@@ -299,13 +299,14 @@ def describe_findings(name: str, findings: Iterable[MeterFinding]) -> list[dict[
 
 
 def _lay_out(report: dict[str, Any]) -> list[TextBlock]:
+    from joulelab.report.messages import add_next_step
     from joulelab.report.terminal import BLANK_LINE, list_facts
 
     name = report["meter"]
     if report["status"] != "open":
         why = f" ({report['why']})" if report["why"] else ""
-        then = f"\n-> {report['next']}" if report["next"] else ""
-        blocks: list[TextBlock] = [list_facts([(name, f"{report['status']}: {report['what']}{why}{then}")])]
+        text = add_next_step(f"{report['status']}: {report['what']}{why}", report["next"])
+        blocks: list[TextBlock] = [list_facts([(name, text)])]
     elif report["health"] is None:
         blocks = [list_facts((name, text) for text in report["advice"])]
     else:
@@ -316,7 +317,7 @@ def _lay_out(report: dict[str, Any]) -> list[TextBlock]:
         lines.append(f"{report['module']} from {report['source']}: {settings}")
     lines += [f"{what}:\n-> {how}" for what, how in report["fixes"]]
     if report["status"] == "unavailable" and report.get("module") in CAPTURED:
-        lines.append(f"To report it, send what it answers:\n-> joulelab doctor {name} --capture {name}.txt")
+        lines.append(f"To report it, send its answers:\n-> joulelab doctor {name} --capture {name}.txt")
     blocks.append(list_facts(("", line) for line in lines))
     return blocks if report["status"] == "open" and report["health"] is None else [*blocks, BLANK_LINE]
 

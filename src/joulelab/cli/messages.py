@@ -81,8 +81,9 @@ def _make_wide_table(subject: str, messages: list[Message]) -> Table:
 
 def _make_narrow_table(subject: str, messages: list[Message]) -> Table:
     """Make a table for a terminal: the status below the code, the next step below the text."""
+    from joulelab.report.messages import add_next_step
     from joulelab.report.tables import make_table
 
     chosen = [m for m in messages if m.subject == subject]
-    rows = [(f"{m.code}\n  {m.status}", f"{m.text}\n-> {m.next}" if m.next else m.text) for m in chosen]
+    rows = [(f"{m.code}\n  {m.status}", add_next_step(m.text, m.next)) for m in chosen]
     return make_table(("code", "message"), rows, left=range(2), title=TITLES.get(subject, f"Messages of {subject}"))

@@ -372,16 +372,20 @@ def _describe_open(row: MeterRow) -> list[tuple[str, str]]:
 
 
 def _describe_missing(part: Missing) -> str:
-    return f"{part.scope}: {part.what} ({part.why})" + (f"\n-> {part.next}" if part.next else "")
+    from joulelab.report.messages import add_next_step
+
+    return add_next_step(f"{part.scope}: {part.what} ({part.why})", part.next)
 
 
 def _describe_refused(row: MeterRow) -> str:
+    from joulelab.report.messages import add_next_step
+
     what = row.what or (row.summary if row.status == "on request" else row.status)
     if row.status == "not configured":
         what = f"{row.summary}; not configured"
     why = f" ({row.why})" if row.why else ""
     source = f"\nfrom {row.source}" if row.source else ""
-    return f"{what}{why}{source}" + (f"\n-> {row.next}" if row.next else "")
+    return add_next_step(f"{what}{why}{source}", row.next)
 
 
 # ---- --add

@@ -188,7 +188,7 @@ def model_cap_response(
                 max(highest_w - gpus * max(free_w - cap_w, 0.0), 0.0),
             )
         )
-    assumed = f"; GPUs are taken to draw {GPU_SHARE:.0%} of the node's power" if gpu_mean_w is None else ""
+    assumed = f"; GPUs are assumed to draw {GPU_SHARE:.0%} of the node's power" if gpu_mean_w is None else ""
     basis = (
         f"modelled by the curve of {known or 'other GPUs'}, not measured: public cap sweeps of an RTX 6000 and a "
         f"V100 in training{assumed}. Measure three caps before you trust it"

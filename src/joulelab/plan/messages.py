@@ -10,13 +10,13 @@ from joulelab.plan.when.messages import MESSAGES as WHEN
 RUNS = {
     "runs.even-spread": (
         "note",
-        "{runs}: a cluster accounted for the energy as one total, which is taken as spread evenly over the time.",
+        "{runs}: only the total energy is known, from the accounting of a cluster; it is spread evenly over the time.",
         "",
     ),
     "runs.idle-drifted": (
         "warning",
         "The idle power of run {run} is not certain: {check}.",
-        "Measure again with a longer idle stretch, or give --idle.",
+        "Measure again with a longer idle time, or give --idle.",
     ),
 }
 

@@ -38,7 +38,7 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class FactLines:
-    """Hold lines of text, each with a label at its left. Lines that begin with `->` are advice.
+    """Hold lines of text, each with a label at its left. Lines that begin with `->` are commands.
 
     `styles` maps labels to the style of their lines.
     """
@@ -91,16 +91,17 @@ def _write_fact(label: str, text: str, label_width: int, width: int) -> list[str
     parts = [
         part
         for line in lines
-        for part in (wrap_advice(line, room) if line.startswith("-> ") else _wrap_line(line, room))
+        for part in (wrap_command(line, room) if line.startswith("-> ") else _wrap_line(line, room))
     ]
     heads = [clean_text(label), *[""] * len(parts)]
     return [f"{head:<{label_width}} {clean_text(part)}".rstrip() for head, part in zip(heads, parts, strict=False)]
 
 
-def wrap_advice(line: str, room: int) -> list[str]:
-    """Wrap advice only after commas, colons and semicolons outside of quotes, so that commands are not broken."""
-    whole = re.sub(r"""'[^']*'|"[^"]*"|(?<![,:;]) """, lambda found: found[0].replace(" ", HARD_BLANK), line)
-    return _wrap_line(whole, room, "   ")
+def wrap_command(line: str, room: int) -> list[str]:
+    """Wrap a command between its words, with a backslash at the end of each line, so that it can be pasted."""
+    whole = re.sub(r"""'[^']*'|"[^"]*"|^-> """, lambda found: found[0].replace(" ", HARD_BLANK), line)
+    lines = [line] if measure_text(line) <= room else _wrap_line(whole, room - 2, "     ")
+    return [f"{part} \\" for part in lines[:-1]] + lines[-1:]
 
 
 def _wrap_line(line: str, room: int, indent: str = "") -> list[str]:

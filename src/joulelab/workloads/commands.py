@@ -216,26 +216,28 @@ def _described(name: str, module: WorkloadModule) -> dict[str, Any]:
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
     from joulelab.cli.output import print_blocks
+    from joulelab.report.messages import add_next_step
     from joulelab.report.tables import make_table
     from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
     cells = [(r["name"], r["study"], INSTALLED if r["needs"] is None else "see below", r["summary"]) for r in rows]
     blocks: list[TextBlock] = [make_table(("name", "study", "needs", "summary"), cells, left=range(4))]
-    lacking = [(row["name"], f"{row['needs']['why']}\n-> {row['needs']['next']}") for row in rows if row["needs"]]
+    lacking = [(row["name"], add_next_step(row["needs"]["why"], row["needs"]["next"])) for row in rows if row["needs"]]
     if lacking:
         blocks += [BLANK_LINE, list_facts(lacking, label_width=max(len(name) for name, _ in lacking))]
-    advice = "-> joulelab workload info NAME; joulelab workload run NAME --preset smoke"
-    print_blocks([*blocks, BLANK_LINE, TextLine(advice, is_wrapped=False)])
+    next_commands = ("joulelab workload info NAME", "joulelab workload run NAME --preset smoke")
+    print_blocks([*blocks, BLANK_LINE, *(TextLine(f"-> {command}", is_wrapped=False) for command in next_commands)])
 
 
 def _print_info(told: Mapping[str, Any]) -> None:
     from joulelab.cli.output import print_blocks
+    from joulelab.report.messages import add_next_step
     from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
 
     needs = told["needs"]
     head = [(told["name"], told["summary"]), ("study", told["study"])]
     head += [("phases", ", ".join(told["phases"]))]
-    head += [("needs", INSTALLED if needs is None else f"{needs['why']}\n-> {needs['next']}")]
+    head += [("needs", INSTALLED if needs is None else add_next_step(needs["why"], needs["next"]))]
     facts = [(key, text) for key, text in head if text]
     blocks: list[TextBlock] = [list_facts(facts, label_width=max(6, len(told["name"]))), BLANK_LINE, _parameters(told)]
     if told["presets"]:

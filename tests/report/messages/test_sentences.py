@@ -40,7 +40,7 @@ def test_a_sentence_has_the_scope_and_the_numbers_of_its_check(folder):
     folder.event(8.0, "disk", error="ENOSPC", dropped_rows=12).event(8.0, "clock-step", by_ns=-7_200_000_000_000)
     steady(folder, index=1, keep=T < 0.05)
     words = {
-        "not-read": "gpu:1: fewer than two readings by nvml, so it is in no total",
+        "not-read": "gpu:1: fewer than two readings by nvml, so totals do not include it",
         "throttled": "gpu:0: slowed down by the hardware in 50 % of the readings",
         "cap": "gpu:0: in 100 % of the readings a cap of 300 W is in force, but 400 W was requested",
         "cap-not-enforced": "gpu:0: used 330 W on average, more than its cap of 300 W",
@@ -78,7 +78,7 @@ def test_the_reason_of_a_gap_is_that_of_the_meter(folder):
     assert word_check(only(other, "gaps")).text.endswith("(GPU is lost)")
 
 
-@pytest.mark.parametrize(("count", "words"), [(0, "call joulelab.step()"), (5, "12 are enough, 5 so far")])
+@pytest.mark.parametrize(("count", "words"), [(0, "Call joulelab.step()"), (5, "12 are enough, the run has 5")])
 def test_the_advice_says_what_steps_lack(folder, count, words):
     steady(folder, seen=0.25)
     if count:

@@ -18,18 +18,18 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "cooling.full-load": (
         "note",
-        "The node is taken at full load, because no run is named.",
-        "Name one: joulelab plan cooling RUN.",
+        "The node is assumed to be at full load, because no run is named.",
+        "Name one: joulelab plan cooling RUN",
     ),
     "cooling.model-inlet": (
         "note",
-        "The present inlet of {inlet} °C is that of the model, because none was measured.",
+        "The present inlet temperature of {inlet} °C comes from the model, because none was measured.",
         "Give yours: --inlet-now 22.",
     ),
     "cooling.outside": (
         "note",
         "Pumps, chillers and doors outside of the node are not included.",
-        "Compare their energy by PUE: joulelab plan cost RUN --pue 1.3.",
+        "Compare their energy by PUE: joulelab plan cost RUN --pue 1.3",
     ),
     "cooling.assumed": (
         "note",
@@ -37,7 +37,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
             "The ± includes assumed ranges ([model's fan power ± {fan_power:%}, ]exhaust ± 5 °C, heat into water 75 ± "
             "10 %, door 0 to 20 %, exponent 2.5 to 3), never compared with a node whose cooling was changed."
         ),
-        "Record the fans (joulelab meters) at two inlet temperatures before you decide.",
+        "Before you decide, record the fans at two inlet temperatures; these are read here: joulelab meters",
     ),
     "cooling.leakage": ("note", "Cooler chips leak less, which is not included.", ""),
 }

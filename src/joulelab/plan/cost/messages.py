@@ -4,22 +4,22 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "cost.no-rates": (
         "note",
         "No price and no carbon intensity is set.",
-        "Add them once: joulelab site --zone DE --price 0.30EUR; or here: --tariff 0.30EUR --intensity table:DE.",
+        "Give --tariff and --intensity, or set both once: joulelab site --zone DE --price 0.30EUR",
     ),
     "cost.other-site": (
         "warning",
         "Computed at the site that is set now; another one was set when these ran: {runs}.",
-        "For their own site: joulelab show RUN.",
+        "Show a run with its own site: joulelab show RUN",
     ),
     "cost.no-price": (
         "note",
         "No price is set.",
-        "Add it once: joulelab site --price 0.30EUR; or here: --tariff 0.30EUR.",
+        "Give --tariff 0.30EUR, or set it once: joulelab site --price 0.30EUR",
     ),
     "cost.no-intensity": (
         "note",
         "No carbon intensity is set.",
-        "Add it once: joulelab site --zone DE; or here: --intensity table:DE.",
+        "Give --intensity table:DE, or set it once: joulelab site --zone DE",
     ),
     "cost.assumed-step": (
         "warning",
@@ -29,12 +29,12 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "cost.side-parts": (
         "warning",
         "Only parts of the nodes were measured; the rest is not included.",
-        "Add a meter of the whole node: joulelab meters.",
+        "Add a meter of the whole node: joulelab meters",
     ),
     "cost.side-dc": (
         "warning",
         "Measured behind the power supplies; their losses are not included.",
-        "Measure at the wall: joulelab meters.",
+        "Measure at the wall: joulelab meters",
     ),
     "cost.side-unknown": (
         "warning",
@@ -43,18 +43,18 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "cost.accuracy-unknown": (
         "warning",
-        "The accuracy of a meter is unknown, so there is no interval (± ?).",
-        "Set it in the meter's entry: gain = 0.02.",
+        "The accuracy of a meter is unknown, so no interval is given.",
+        "Set it in the entry of the meter in joulelab.toml, such as gain = 0.02.",
     ),
     "cost.single-run": (
         "warning",
-        "A single run is taken to be off by 5 % (k = 2), because its scatter is unknown.",
+        "With one run the scatter between runs is unknown; 5 % (k = 2) is assumed.",
         "Repeat the run three times.",
     ),
     "cost.accounted-total": (
         "warning",
-        "{runs}: a cluster accounted for the energy as one total.",
-        "For its course over time, measure it: joulelab run -- COMMAND.",
+        "{runs}: only the total energy is known, from the accounting of a cluster.",
+        "Measure the job to know its power over time: joulelab run -- COMMAND",
     ),
     "cost.no-pue": (
         "note",
@@ -62,8 +62,8 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "Add --pue 1.3.",
     ),
     "cost.rate-unsure": ("note", "The uncertainty of {rates} is unknown and not in the intervals.", ""),
-    "cost.spread-evenly": ("note", "The energy of accounted jobs is spread evenly over their time.", ""),
-    "cost.flat-power": ("note", "Planned work is taken to draw a flat power.", ""),
+    "cost.spread-evenly": ("note", "The energy of jobs from the accounting is spread evenly over their time.", ""),
+    "cost.flat-power": ("note", "Planned work is assumed to draw constant power.", ""),
     "cost.accounted": ("note", "The cluster's accounting covers: {covers}.", ""),
     "cost.nodes-unknown": (
         "note",
@@ -77,10 +77,14 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "cost.full-use": (
         "note",
-        "Nodes are taken to work all of their life, which gives the smallest share.",
+        "Nodes are assumed to be busy for their whole lifetime, which gives the smallest share.",
         "Set `use = 0.8` in [nodes.NAME].",
     ),
-    "cost.charges": ("note", "{job}: not in the sum: {charges}, if its highest power adds to that of the site.", ""),
-    "cost.average": ("note", "An average intensity does not tell what one kWh less would avoid.", ""),
+    "cost.charges": (
+        "note",
+        "{job}: the sum does not include {charges}, due if its highest power adds to that of the site.",
+        "",
+    ),
+    "cost.average": ("note", "An average intensity is not the emission that one kWh less would avoid.", ""),
     "cost.moved": ("note", "Computed as if it started at {start} with the same power.", ""),
 }

@@ -34,7 +34,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "queue.assumed-power": (
         "note",
-        "{jobs:job} without a power of their own count {node_w:W} per node (--node-w).",
+        "{jobs:job} without a power count with {node_w:W} per node (--node-w).",
         "",
     ),
     "queue.mean-powers": (
@@ -44,7 +44,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "queue.below-idle": (
         "warning",
-        "{jobs:job} with less power than an unused node (job {job}: {node_w:W}, unused: {idle_w:W}).",
+        "An unused node draws {idle_w:W}, more than a node of {jobs:job} (job {job}: {node_w:W}).",
         "Check --idle and the powers.",
     ),
     "queue.never-capped": (
@@ -59,10 +59,10 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "queue.capped-runs": ("note", "{runs:run} under caps are not jobs: they show the effect of caps.", ""),
-    "queue.even-spread": ("note", "{runs:run} with a total energy only count with their mean power.", ""),
+    "queue.even-spread": ("note", "{runs:run} with only a total energy count with their mean power.", ""),
     "queue.not-wall": (
         "warning",
-        "{runs:run} measured behind the power supplies or only in parts of the node.",
+        "Not measured at the wall, but behind the power supplies or only in parts of the node: {runs:run}.",
         "Give a budget for the same parts, or measure at the wall: joulelab meters",
     ),
     "queue.idle-measured": ("note", "An unused node draws {idle_w:W}, measured before the runs ({count:host}).", ""),

@@ -20,7 +20,7 @@ _WARNINGS = {
 }
 _NOTES = {
     "rack.given-maximum": (
-        "{power} is taken as given: the error of its meter and hidden peaks are not included.",
+        "{power} is used as given: the error of its meter and hidden peaks are not included.",
         "Name the runs instead to include them.",
     ),
     "rack.errors-unknown": (
@@ -28,8 +28,8 @@ _NOTES = {
         "{advice}.",
     ),
     "rack.feeds-assumed": (
-        "The feeds are counted with {names}.",
-        "If that is wrong, fewer nodes fit: give power_factor and node_phases of the rack.",
+        "The capacity of the feeds assumes {names}.",
+        "If that is wrong, fewer nodes may fit: give power_factor and node_phases of the rack in a plan file.",
     ),
     "rack.efficiency-assumed": (
         "Power behind the supplies is divided by an assumed efficiency of {efficiency:%}.",
@@ -45,16 +45,16 @@ _NOTES = {
         "Left out, because only the total energy is known: {names}.",
         "Name runs whose nodes were read while they ran.",
     ),
-    "rack.caps-unknown": ("No cap for more nodes: {why}", ""),
+    "rack.caps-unknown": ("No cap for more nodes is computed. {why}", ""),
     "rack.other-work": (
-        "Work that was not measured may draw more ({runs:run}, {observed_s:s} in total).",
-        "Measure your hottest job; a cap holds for any work.",
+        "Other work may draw more than the measured runs ({runs:run}, {observed_s:s} in total).",
+        "Measure the job that draws most, or cap the GPUs: a cap holds for any work.",
     ),
     "rack.runs-left-out": ("{runs:run} under caps count only for the cost of caps.", ""),
     # Reasons of --why.
     "rack.why-rule": (
-        "It is the highest power measured or given, at its upper end (errors of meters, hidden peaks, other nodes).",
-        "If the nameplate, which holds for any work, allows more nodes, it is the nameplate.",
+        "The answer uses the highest measured or given power, at the upper end of its interval (errors of meters, hidden peaks, other nodes).",
+        "The nameplate holds for any work; if it allows more nodes, the answer uses it instead.",
     ),
     "rack.limit": (
         (
@@ -63,7 +63,7 @@ _NOTES = {
         ),
         "",
     ),
-    "rack.why-feeds": ("Nodes share the feeds by their ratings.[ Assumed: {names}.]", ""),
+    "rack.why-feeds": ("Nodes load the feeds in proportion to the ratings of the feeds.[ Assumed: {names}.]", ""),
     "rack.why-draw": (
         "{nodes:node} draw up to {most_w:W}[, {mean_w:W} on average,] of {usable_w:W} for nodes.",
         "[{now:node} now leave {now_free:%} free by nameplate.]",
@@ -78,19 +78,22 @@ _NOTES = {
     ),
     "rack.why-readings": ("{readings:reading} in {observed_s:s}, every {raw_s:s}.", ""),
     "rack.why-hidden": (
-        "Readings of {from_s:s} may hide peaks[ of {factor} times the highest] ({source}).",
+        "Readings every {from_s:s} may hide peaks[ of {factor} times the highest] ({source}).",
         "[{advice}]",
     ),
     "rack.why-unseen": ("Peaks shorter than {to_s:s} are not seen by these readings.", ""),
     "rack.why-spread": ("Another node may differ by {value:%} from the mean of these ({source}, k = 2).", "[{advice}]"),
-    "rack.why-together": ("{hosts:host} of run {run} peaked at {ratio:%} of the sum of their peaks.", ""),
+    "rack.why-together": (
+        "The peak of all {hosts:host} of run {run} together was {ratio:%} of the sum of their own peaks.",
+        "",
+    ),
     "rack.why-one-job": (
-        "All nodes are taken to do one job, in step.",
-        "If they do different jobs, add a mix of jobs to a plan file.",
+        "All nodes are assumed to run one job, with their peaks at the same time.",
+        "If they run different jobs, add a mix of jobs to a plan file.",
     ),
     "rack.why-guarantee": (
-        "Caps bound the GPUs; the rest of a node is {source}, supplies are {efficiency} efficient.",
-        "GPUs exceed a cap for moments until it acts.",
+        "Caps limit the GPUs; the power of the rest of a node is {source}, the efficiency of the supplies {efficiency}.",
+        "A GPU may exceed its cap for a moment, until the cap acts.",
     ),
     "rack.why-cost": (
         "The cost of caps is {source}, for {lowest_w~highest_w:W}[, against a cap of {against_w:W}].",
@@ -118,12 +121,15 @@ _NOTES = {
         "Correct --rated or --gpu-power.",
     ),
     "rack.cap-limit-unknown": ("The highest cap of the GPUs is unknown.", "Give --gpu-power, or --cap."),
-    "rack.cap-not-taken": ("GPUs of {gpu_w:W} take caps from {lowest_w~gpu_w:W}.", "Give another --cap."),
+    "rack.cap-not-taken": ("GPUs of {gpu_w:W} accept caps from {lowest_w~gpu_w:W}.", "Give another --cap."),
     "rack.cost-unknown": ("The cost of caps is unknown[: {why}].", _SWEEP),
     "rack.cost-of-maximum": ("The cost of caps is unknown: no run drew as much as the maximum of {max_w:W}.", _SWEEP),
-    "rack.host-too-high": ("No cap: everything but the GPUs may draw {host_w:W}.", ""),
-    "rack.cap-too-low": ("No cap: it would be {cap_w:W}; GPUs of {gpu_w:W} take {lowest_w:W} or more.", ""),
-    "rack.cap-outside-figures": ("Caps have figures from {lowest_w~highest_w:W} only.", _SWEEP),
+    "rack.host-too-high": ("No cap is low enough: the node without its GPUs may draw {host_w:W}.", ""),
+    "rack.cap-too-low": (
+        "No cap is low enough: it would be {cap_w:W}, but GPUs of {gpu_w:W} accept {lowest_w:W} or more.",
+        "",
+    ),
+    "rack.cap-outside-figures": ("The effect of caps was measured from {lowest_w~highest_w:W} only.", _SWEEP),
 }
 MESSAGES: dict[str, tuple[str, str, str]] = {code: ("warning", *entry) for code, entry in _WARNINGS.items()} | {
     code: ("note", *entry) for code, entry in _NOTES.items()

@@ -6,26 +6,26 @@ from __future__ import annotations
 
 DOCTOR = "[joulelab doctor {doctor}]"
 TEST_METERS = "joulelab doctor"
-FIX_SOURCE = f"{DOCTOR}[correct {{column}} or its unit in the source, and import it again]"
+FIX_SOURCE = f"{DOCTOR}[Correct {{column}} or its unit in the source, and import it again]"
 CAP_STATUS = "joulelab cap status"
-DISK = "make room on the disk; df -h shows which one is full"
+DISK = "Free space on the disk that is full: df -h"
 METERS = "joulelab meters"
-WALL_METER = "add a wall meter, which misses nothing; to see which kinds there are: joulelab meters"
-SLOWED = "look for slowdowns that are `Active` and for the temperature: nvidia-smi -q -d PERFORMANCE,TEMPERATURE"
+WALL_METER = "Add a wall meter, which measures all of the time: joulelab meters"
+SLOWED = "Look at the temperature, and for slowdowns that are Active: nvidia-smi -q -d PERFORMANCE,TEMPERATURE"
 
 MESSAGES: dict[str, tuple[str, str, str]] = {
     # The record of the run.
     "damaged": (
         "failed",
-        "{scope} is not as it was recorded: {what}[; no {withheld} is given]",
-        "copy the run folder again from its origin",
+        "{scope} has changed since it was recorded: {what}[; no {withheld} is given]",
+        "Copy the run folder from its origin again, then check it: joulelab verify {run}",
     ),
     "ending.killed": (
         "warning",
         "joulelab was killed before the workload ended; the figures end at the last reading",
         "",
     ),
-    "ending.live": ("note", "the run is still going on; these are the figures so far", ""),
+    "ending.live": ("note", "the run has not ended; these are the figures so far", ""),
     "ending.not-recorded": ("warning", "the workload ended, but its end could not be recorded completely", DISK),
     "recorder.died": ("warning", "the recorder died ({reason}) and was restarted", TEST_METERS),
     "recorder.stuck": ("warning", "the recorder did not answer at the end and was stopped", TEST_METERS),
@@ -36,21 +36,21 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "the UTC clock was stepped by {step_s:+s}; energies use monotonic time and are not affected",
         "",
     ),
-    "interval": ("note, warning or failed", "begin or end of the run is not certain: {what}", "[{next}]"),
+    "interval": ("note, warning or failed", "the start or the end of the run is uncertain: {what}", "[{next}]"),
     "too-many-phases": (
         "warning",
-        "{marked:phase} were marked; only {listed} are listed, the outermost and the first",
-        "mark epochs as phases; for steps call joulelab.step()",
+        "the workload marked {marked:phase}; only {listed} are listed: the outermost ones, then the first ones",
+        "Mark epochs as phases, and call joulelab.step() for steps",
     ),
     "too-many-kinds": (
         "warning",
-        "only the first {counted} kinds of work are counted; {reports:report} of other kinds left out",
-        "use few names of work, always the same: joulelab.work(samples=64)",
+        "the workload reported too many kinds of work; only the first {counted} are counted, {reports:report} left out",
+        "Use a few fixed names of work, such as samples or tokens, in joulelab.work()",
     ),
     "open-phases": (
         "warning",
-        "{names}: the phase has no end, although the workload ended normally; later marks may be missing",
-        "use `with joulelab.phase(NAME):`, which closes the phase",
+        "{names}: the phase has no end, although the workload ended normally; later marks may be missing, too",
+        "Use `with joulelab.phase(NAME):`, which ends the phase",
     ),
     "not-verifiable": (
         "note",
@@ -59,14 +59,14 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "quality": (
         "warning",
-        "{scope}: not a number (nan), so the quality of the work is unknown",
-        "check the output of the workload",
+        "{scope} is not a number (nan), so the quality of the work is unknown",
+        "Check the output of the workload",
     ),
     # Several nodes.
     "clocks": (
         "failed",
-        "{scope}: the clocks differ by an unknown amount, so its energy may belong to another time",
-        "check the clocks: chronyc tracking shows on each node how far its clock is off",
+        "{scope}: its clock differs from the others by an unknown time, so its energy may be of another time",
+        "Check the clock on each node: chronyc tracking",
     ),
     "not-recorded.no-readings": (
         "failed",
@@ -76,32 +76,36 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "not-recorded.no-record": (
         "failed",
         "{missing} of {nodes:node} of the job were not recorded; totals do not include them",
-        "read why in nodes.log in the folder of the run",
+        "The file nodes.log in the folder of the run has the reason",
     ),
     "recorder-lost.energy-missing": (
         "failed",
-        "{scope}: nothing was read for {lost_s:s}, between {from_s:s} and {to_s:s} after the begin; the energy of this time is not measured",
-        "measure again",
+        "{scope}: no readings for {lost_s:s}, from {from_s:s} to {to_s:s} after the start; the energy of this time is missing",
+        "Measure again",
     ),
     "recorder-lost.counted": (
         "note",
-        "{scope}: nothing was read for {lost_s:s}, between {from_s:s} and {to_s:s} after the begin; the counters continued, so no energy is missing",
+        "{scope}: no readings for {lost_s:s}, from {from_s:s} to {to_s:s} after the start; the counters continued, so no energy is missing",
         "",
     ),
     "joined-apart": (
         "note",
-        "{scope}: its command began {late_s:s} after the first and ended {early_s:s} before the last; its energy and mean power are those of its own command, mean powers of sums are over the time of all nodes",
-        "start the command on all nodes at the same time",
+        "{scope}: its command started {late_s:s} after the first and ended {early_s:s} before the last; its own figures cover its command only, mean powers of sums cover the time of all nodes",
+        "Start the command on all nodes at the same time",
     ),
-    "joined-failed": ("note", "{scope}: its command ended with {end}, that of another node with exit 0", ""),
+    "joined-failed": ("note", "{scope}: its command ended with {end}, the command of another node with exit 0", ""),
     "joined-other-command": (
         "note",
-        "{scope}: its command is not that of the first node: {command}",
-        "join the runs of one job",
+        "{scope} ran another command than the first node: {command}",
+        "Join only the runs of one job",
     ),
     # Meters.
     "power-meter": ("failed", "no power meter was read, so there is no energy", METERS),
-    "not-read": ("failed", "{scope}: fewer than two readings[ by {meter}][ ({reason})], so it is in no total", DOCTOR),
+    "not-read": (
+        "failed",
+        "{scope}: fewer than two readings[ by {meter}][ ({reason})], so totals do not include it",
+        DOCTOR,
+    ),
     "not-read.covered": (
         "warning",
         "{scope}: fewer than two readings[ by {meter}][ ({reason})]; the figures are those of another meter",
@@ -114,7 +118,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "stuck-meter": (
         "warning",
-        "{scope}: the meter did not answer for a while",
+        "{scope}: the meter did not answer for some time",
         "joulelab doctor {scope}",
     ),
     "late": ("note", "{scope}: {missed:reading} skipped, because the machine was busy or the meter is slow", ""),
@@ -131,7 +135,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "too-short": (
         "warning",
         "{scope}: the run is too short for {meter} ({edge_share:%} of the energy is in its first and last readings)",
-        "[measure longer, or use {option}]",
+        "[Measure longer, or use {option}]",
     ),
     "estimate": ("warning", "{scope}: not measured, but estimated as load x rated power", METERS),
     "accuracy": ("note", "{scope}: the accuracy of the meter is unknown, so no uncertainty is given", ""),
@@ -142,29 +146,29 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "does-not-follow": (
         "failed",
-        "{scope}: {meter} is not used: its power does not change with that of {against}, although it includes {against}",
+        "{scope}: {meter} is not used, because its power does not follow the power of {against}, which is a part of it",
         DOCTOR,
     ),
     "cords": (
         "failed",
         "{scope}: only {read} of {wanted} {part} inputs are read ({channel} of {meters}), so no sum is given",
-        "add the other inputs; to see what is read now: joulelab meters",
+        "Add the missing inputs; these are read now: joulelab meters",
     ),
     "impossible": (
         "failed",
-        "{scope}: energy is negative by more than its uncertainty ({energy_j:J} ± {uncertainty_j:J}); a meter is wrong, or measures something else",
-        "joulelab show RUN --scopes all",
+        "{scope}: the energy is negative by more than its uncertainty ({energy_j:J} ± {uncertainty_j:J}), so a meter is wrong or measures another part",
+        "joulelab show {run} --scopes all",
     ),
     "supply-efficiency": (
         "warning or failed",
-        "{scope}: the power supplies give {efficiency_share:%} of what {meter} measures at their input, which is impossible",
+        "{scope}: the output of the power supplies is {efficiency_share:%} of their input by {meter}, which is impossible",
         DOCTOR,
     ),
     "source": ("note or warning", "{scope} reports a problem: {what}", ""),
     "unseen": (
         "note",
         "{scope}: the sensors measure {seen_share:%} of the time[; if the load repeats at exactly the rate at which the sensors measure, the error of {reach_of} can][ reach {reach_share:%}][ be more than {over_share:%}]",
-        "[call {call} in the training loop][, or add a wall meter: {wall_meter}][take more steps: {enough_steps} are enough, {few_steps} so far][take more steps, or steps of another length: the {uneven_steps} known steps are not spread evenly over the period of the sensors]",
+        "[Call {call} in the training loop][, or add a wall meter: {wall_meter}][Take more steps: {enough_steps} are enough, the run has {few_steps}][Take more steps, or steps of another length: the {uneven_steps} known steps do not cover the period of the sensors evenly]",
     ),
     "in-step.meter": (
         "warning",
@@ -190,13 +194,13 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "idle-drifted": (
         "warning",
         "{scope}: idle power drifted by {drift_w:+W} while it was measured",
-        "wait until the node has cooled, or use a longer --idle",
+        "Wait until the node has cooled, or use a longer --idle",
     ),
     # The accounting of a cluster.
     "accounting.no-job": (
         "failed",
         "{scope}: the accounting has no energy for this job[ ({reason})]",
-        "look for AcctGatherEnergyType, which must not be none: scontrol show config",
+        "AcctGatherEnergyType must not be none; look at it: scontrol show config",
     ),
     "accounting.no-step": ("note", "{scope}: the accounting has no energy for this step[ ({reason})]", ""),
     "accounting.no-energy": ("note", "{scope}: the accounting has no energy[ ({reason})]", ""),
@@ -236,7 +240,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "impossible-power.wrong-unit": (
         "warning or failed",
         "{scope}: {meter} shows {power_w:W}, less than a {device} draws when idle; its unit is probably wrong",
-        f"{DOCTOR}[if it is in kW, import it again with that unit: --map COLUMN={{column}}:kW header_units=false]",
+        f"{DOCTOR}[If it is in kW, import it again with --map COLUMN={{column}}:kW header_units=false]",
     ),
     "throttled.power-cap": ("note", "{scope}: slowed down by the power cap in {share:%} of the readings", ""),
     "throttled.hardware-slowdown": (
@@ -261,25 +265,25 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "idle-gpus": (
         "note",
-        "{scope}: idle all the time; they used {share:%} of the energy of the GPUs",
-        "use them, or request a node with fewer GPUs",
+        "{scope}: idle during the whole run, with {share:%} of the energy of all GPUs",
+        "Use them, or request a node with fewer GPUs",
     ),
     "hidden-gpus": (
         "note",
         "{scope}: hidden from the workload by CUDA_VISIBLE_DEVICES, but measured",
-        "joulelab show RUN --scopes all",
+        "joulelab show {run} --scopes all",
     ),
     "other-processes": (
         "warning",
         "{scope}: also used by {processes:other process} (PID {pids})",
-        "run it again while no other process uses the device",
+        "Run it again while no other process uses the device",
     ),
     # Power caps.
     "cap.changed": ("warning", "{scope}: the cap changed during the run, between {low_w:W} and {high_w:W}", CAP_STATUS),
     "cap.vanished": (
         "failed",
         "{scope}: the cap of {cap_w:W} was lost during the run; the device returned to its default of {shown_w:W}",
-        "keep the driver loaded, so that it keeps its caps: nvidia-smi -pm 1",
+        "Keep the driver loaded, so that caps stay: sudo nvidia-smi -pm 1",
     ),
     "cap.overridden": (
         "failed",
@@ -289,7 +293,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "cap.differs": (
         "warning or failed",
         "{scope}: in {share:%} of the readings a cap of {enforced_w:W} is in force, but {requested_w:W} was requested",
-        "compare the requested and the current power limit: nvidia-smi -q -d POWER",
+        "Compare the requested with the current power limit: nvidia-smi -q -d POWER",
     ),
     "cap-not-enforced": ("failed", "{scope}: used {mean_w:W} on average, more than its cap of {cap_w:W}", CAP_STATUS),
     "cap.left": ("warning", "the original cap was not restored: {what}", CAP_STATUS),
@@ -300,17 +304,17 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "cap.released": (
         "failed",
-        "the caps were restored before the run ended, because the process that keeps them received {signal}",
-        "measure again",
+        "the caps were restored before the run ended, because the keeper of caps received {signal}",
+        "Measure again",
     ),
     "cap.keeper-died": (
         "failed",
-        "the process that keeps the caps died and could not be replaced: the caps were not in force until the end",
+        "the keeper of caps died and could not be replaced, so the caps were not in force until the end",
         CAP_STATUS,
     ),
     "keeper": (
         "warning",
-        "the process that keeps the caps died; after {away_s:s} another one restored the original caps and set ours again",
+        "the keeper of caps died; after {away_s:s} another keeper restored the original caps and set ours again",
         "",
     ),
 }

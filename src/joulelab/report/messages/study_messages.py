@@ -14,8 +14,8 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "work-missing": ("note", "No match for the work {name} in the output of {slots:slot}: {names}.", ""),
     "slot-not-analysed": (
         "warning",
-        "{slot} of {cell} ended, but cannot be analysed, so it counts nowhere: {error}.",
-        "Its readings are kept; run the command again to repeat the analysis.",
+        "{slot} of {cell} ended, but cannot be analysed, so no result includes it: {error}.",
+        "Its readings are stored; the same command repeats the analysis.",
     ),
     "cell-unreadable": ("note", "A cell is left out: {error}.", ""),
     "reference-missing": ("note", "The reference has no run[ for {names}], so no gain or loss is given.", ""),
@@ -26,7 +26,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "no-runs-here": (
         "note",
-        "{told} of {cells:cell} have no runs here; their number of runs, mean and deviation are the published ones.",
+        "{published} of {cells:cell} have no runs here; their number of runs, mean and deviation are the published ones.",
         "",
     ),
     "warm-up": ("note", "{runs:warm-up run} stored, but not used in the results.", ""),
@@ -43,7 +43,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "precision-missed.no-energy": (
         "warning",
         "{missed} of {cells:cell} have no energy, so they were not repeated further: {names}.",
-        "To see why: joulelab meters.",
+        "Look for the reason: joulelab meters",
     ),
     "precision-missed.failed": (
         "warning",
@@ -63,12 +63,12 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "not-capped": (
         "warning",
         "! The cap was not in force in {runs:run} of {names} ({first}); these cells are never chosen as the best.",
-        "To see why: joulelab cap status.",
+        "Look for the reason: joulelab cap status",
     ),
     "reference-not-capped": (
         "warning",
         "! The cap of the reference was not in force ({names}): gains and losses against it are not reliable.",
-        "To see why: joulelab cap status.",
+        "Look for the reason: joulelab cap status",
     ),
     "quality-missed": (
         "note",
@@ -78,17 +78,17 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "quality-missed.all": (
         "warning",
         "No cell[ of {names}] is within the limits of {goal}[. The mean quality of {missed} of {cells:cell} misses its limit][, of {unsure} by less than the interval over repeats].",
-        "To see how far: the same command with --json; finished runs are not repeated.",
+        "The same command with --json shows by how much; finished runs are not repeated.",
     ),
     "quality-unknown": (
         "warning",
         "? Not chosen for {goal}, because a repeat does not report {quality}, or not as a finite number: {unknown} of {cells:cell} ({names}).",
-        "Report it in every run: joulelab.fact(accuracy=0.98).",
+        "Call joulelab.fact(accuracy=0.98) in every run.",
     ),
     "quality-unreported": (
         "warning",
         "No run reports {quality} as a number, so no cell is the best for {goal}.[ The runs report {names}.]",
-        "Report it: joulelab.fact(accuracy=0.98), or name another one.",
+        "Call joulelab.fact(accuracy=0.98) in every run, or name another quality.",
     ),
     "one-run-each": (
         "note",
@@ -178,7 +178,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "warnings.tuned": (
         "note",
         "{warned} of {runs:run} have warnings: {doubts}.",
-        "To write them to slots.csv: joulelab sweep --report.",
+        "Write them to slots.csv: joulelab sweep --report",
     ),
     "unseen": (
         "note",
@@ -187,14 +187,14 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "eds-is-half": (
         "note",
-        "EDS(2) gain is always half of gain minus loss, so the two columns say the same.",
+        "EDS(2) gain is always half of gain minus loss, so both columns rank the cells alike.",
         "",
     ),
     "simulated": ("note", "Simulated ({twins}): not a measurement.", ""),
     "other-twin": (
         "warning",
-        "{runs:run} in this folder are of another description of the twin {twins}, so they do not count here: its file, or this program, has changed since.",
-        "Run the study for new ones; the program and file of that time still report the old ones.",
+        "{runs:run} in this folder come from another version of the twin {twins}, so they do not count here: its file or the program has changed since.",
+        "Run the study again to replace them.",
     ),
     "executor": ("note", "About the simulation: {remark}", ""),
 }
@@ -202,7 +202,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
 COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     "points-differ": (
         "note",
-        "{first} and {second} were not measured at the same points; only what both have is compared: {families}.",
+        "{first} and {second} were not measured at the same points; only the parts that both have are compared: {families}.",
         "",
     ),
     "simulated-differ": (
@@ -240,7 +240,7 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     "runs-not-succeeded": (
         "warning",
         "! Compared although not all runs succeeded: {names}.",
-        "To see which did: joulelab ls.",
+        "List the runs with their outcome: joulelab ls",
     ),
     "work-lacking": ("note", "Not all runs report {kinds}, so they are not compared per unit of it.", ""),
     "runs-left-out": ("note", "{runs:run} left out: failed, stopped or still running.", ""),

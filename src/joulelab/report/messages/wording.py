@@ -23,6 +23,13 @@ ORDER = {"failed": 0, "warning": 1, "note": 2}
 GAPS, CAUSES_OF_GAPS = "gaps", ("ending", "recorder", "paused", "disk")  # names of checks
 FIELD = re.compile(r"\{(\w+)(?:~(\w+))?(?::([^}]+))?\}")
 OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+# Programs with which the command of a next step begins.
+PROGRAMS = (
+    *("joulelab", "python", "pip", "nvidia-smi", "amd-smi", "chronyc", "df", "dmesg", "keyring", "make", "sudo", "apt"),
+    *("sacct", "scontrol", "sinfo", "export", "chmod", "curl", "systemctl"),
+)
+COMMAND = re.compile(rf"(?:^|(?<=: ))(?:{'|'.join(PROGRAMS)}) [^`]*$|^joulelab$")
+RUN = "RUN"  # stands for a run whose name is not known
 STORED = "stored"  # the sentence of a check in a file of an older version, which has nothing else
 Value = str | float | tuple[str, ...] | Check
 
@@ -38,18 +45,20 @@ class WordedCheck:
     next: str = ""
 
 
-def word_check(check: Check) -> WordedCheck:
-    """Write one check as a sentence and its next step."""
+def word_check(check: Check, run: str = RUN) -> WordedCheck:
+    """Write one check as a sentence and its next step; `run` is the name of the run in commands."""
     message = find_message(CHECK, check.code) or Message(check.code, CHECK, check.status, "[{scope}: ]{facts}")
-    values: dict[str, Value] = {**check.numbers, **check.texts}
+    values: dict[str, Value] = {"run": run, **check.numbers, **check.texts}
     if check.scope:
         values["scope"] = _join_places(check.scope.split(", "))
-    values.setdefault("facts", ", ".join(f"{name} {value}" for name, value in values.items() if name != "scope"))
+    values.setdefault(
+        "facts", ", ".join(f"{name} {value}" for name, value in values.items() if name not in ("run", "scope"))
+    )
     text = check.texts.get(STORED) or fill_text(message.text, values)
     return WordedCheck(check.code, check.name, check.status, text, fill_text(message.next, values).strip())
 
 
-def word_checks(checks: Iterable[Check]) -> list[WordedCheck]:
+def word_checks(checks: Iterable[Check], run: str = RUN) -> list[WordedCheck]:
     """Write the checks that are not ok, the worst first; equal checks of several scopes become one line.
 
     The cause of gaps stands above them.
@@ -60,7 +69,7 @@ def word_checks(checks: Iterable[Check]) -> list[WordedCheck]:
             # Alike but for figures: idle power that drifted by 101 W here and 103 W there.
             texts = tuple((name, re.sub(r"\d+(\.\d+)?", "#", text)) for name, text in check.texts.items())
             alike.setdefault((check.code, check.status, texts, tuple(check.numbers)), []).append(check)
-    worded = [_merge_checks(members) for members in alike.values()]
+    worded = [_merge_checks(members, run) for members in alike.values()]
     gaps = min((ORDER[each.status] for each in worded if each.name == GAPS), default=len(ORDER))
 
     def rank_check(each: WordedCheck) -> tuple[int, bool]:
@@ -92,22 +101,39 @@ def word_notes(notes: Iterable[Note | str], subject: str = STUDY) -> list[str]:
     return [word_note(note, subject) for note in notes]
 
 
+def set_command_apart(text: str) -> str:
+    """Put the command at the end of a next step on a line of its own, after `->`; a sentence stays a sentence.
+
+    `Make room: df -h` becomes two lines, `Make room:` and `-> df -h`.
+    """
+    found = COMMAND.search(text)
+    if found is None:
+        return text[:1].upper() + text[1:]
+    advice = text[: found.start()].strip()
+    return f"{advice[:1].upper()}{advice[1:]}\n-> {found[0]}" if advice else f"-> {found[0]}"
+
+
+def add_next_step(text: str, next_step: str | None) -> str:
+    """Return a text with its next step on lines of their own."""
+    return f"{text}\n{set_command_apart(next_step)}" if next_step else text
+
+
 def list_fields(text: str, *, required: bool = False) -> set[str]:
     """List the fields of a text; without those of optional parts if `required`."""
     text = OPTIONAL.sub("", text) if required else text
     return {name for match in FIELD.finditer(text) for name in match.groups()[:2] if name}
 
 
-def _merge_checks(members: Sequence[Check]) -> WordedCheck:
+def _merge_checks(members: Sequence[Check], run: str) -> WordedCheck:
     first = members[0]
     if len(members) == 1:
-        return word_check(first)
+        return word_check(first, run)
     if not first.scope:
-        worded = word_check(first)
+        worded = word_check(first, run)
         return replace(worded, text=f"{worded.text} ({len(members)} times)")
     if all((c.numbers, c.texts) == (first.numbers, first.texts) for c in members):
-        return word_check(replace(first, scope=", ".join(check.scope for check in members)))
-    worded = word_check(first)
+        return word_check(replace(first, scope=", ".join(check.scope for check in members)), run)
+    worded = word_check(first, run)
     others = _join_places([scope for check in members[1:] for scope in check.scope.split(", ")])
     return replace(worded, text=f"{worded.text}; similar: {others}")
 
@@ -144,7 +170,7 @@ def _format_value(value: Value, unit: str | None) -> str:
         case "%":
             return f"{sign}{_format_share(value)}"
         case "W" if 10 <= abs(value) < 1e4:
-            return f"{sign}{value:.0f} W"
+            return f"{sign}{value:,.0f} W"
         case "W" | "J" as symbol:
             return f"{sign}{fmt.format_rough(value, symbol)}"
         case "s" if abs(value) < 100:

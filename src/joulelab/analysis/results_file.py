@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 
+from joulelab.analysis.marked_phases import list_figure_kinds
 from joulelab.analysis.result import Check, Fact, Result, make_plain
 from joulelab.core.errors import JoulelabError
 from joulelab.core.text import finite_or_none
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-RESULT_VERSION, ANALYSIS_VERSION = 5, 10
+RESULT_VERSION, ANALYSIS_VERSION = 6, 10
 RESULT_FILE, HEAD_FILE = "results.json", "head.json"
 WRONG_CHECKS = ("damaged", "impossible power")  # failed checks after which lists show no energy
 BLANK = "0" * 41  # stands for `inputs` while the checksum of a file is computed
@@ -59,8 +60,8 @@ class ResultHead:
 
     `energy` is the energy of everything measured as `--json` prints it, `failed_check` is a check after which lists
     show no energy. `gpu_load` is the mean load (share of one) of the GPUs that did something. `site` is the one that
-    the run recorded. `energies` and `phases`
-    are rows of the views of `joulelab query`.
+    the run recorded. `work` holds the kinds of work that the energy may be divided by, `warnings` the names of the
+    checks that are not ok. `energies` and `phases` are rows of the views of `joulelab query`.
     """
 
     name: str | None
@@ -79,6 +80,8 @@ class ResultHead:
     gpu_load: float | None = None
     failed_check: Check | None = None
     site: Site | None = None
+    work: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
     energies: list[Row] = field(default_factory=list)
     phases: list[Row] = field(default_factory=list)
 
@@ -240,6 +243,8 @@ def make_head(result: Result) -> ResultHead:
         gpu_load=result.gpu_load,
         failed_check=wrong,
         site=result.site,
+        work={kind: float(result.work[kind]) for kind in list_figure_kinds(result.work) if result.work[kind] > 0},
+        warnings=list(dict.fromkeys(check.name for check in result.checks if check.status in ("failed", "warning"))),
         energies=_list_energy_rows(result),
         phases=_list_phase_rows(result),
     )

@@ -205,7 +205,7 @@ def test_the_short_list_is_what_is_measured_what_is_wrong_and_one_command_each(
         "         -> sudo chmod a+r energy_uj",
         "pdu1     no answer",
         "         from joulelab.toml:3",
-        "         -> is it on?",
+        "         Is it on?",
         "",
         "With one step:",
         "joulelab meters --add ipmi address=...  about ipmi",

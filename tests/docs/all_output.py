@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tests.cli.test_help import EVERY, WIDTH
 
+from joulelab.report.messages import wording
 from joulelab.report.tables import measure_text
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ joulelab figure list first
 joulelab figure power first
 joulelab cite
 joulelab cite first
-joulelab query "SELECT run, energy_j, duration_s FROM runs"
+joulelab query "SELECT * FROM runs"
 joulelab export first
 joulelab verify first second
 joulelab mark load -v
@@ -67,7 +68,7 @@ joulelab join first second
 joulelab twin 2xrtx6000 --idle -- joulelab cap status
 joulelab twin 2xrtx6000 --idle -- joulelab cap 170 -- python -m joulelab.twin.job --gpus 2 --work 20
 joulelab cap restore
-joulelab twin 2xrtx6000 --idle -- joulelab sweep --cap 160,260 --repeat 2 --dry-run -- python -m joulelab.twin.job --work 20
+joulelab twin 2xrtx6000 --idle -- joulelab sweep --cap 160,260 --dry-run -- python -m joulelab.twin.job --work 20
 joulelab study plan caps.toml
 joulelab study run caps.toml --no-figures
 joulelab study status caps.toml
@@ -87,12 +88,11 @@ joulelab plan cost caps --work samples=1000000 --nodes 2
 joulelab plan when WALL --intensity examples/plans/week.csv --from 2026-11-16T17:00Z --deadline 48h
 joulelab plan queue --plan examples/plans/queue.toml --draws 20
 joulelab plan cooling --node bnl-h100 --inlet 27
-joulelab plan cooling WALL --node bnl-h100
+joulelab plan cooling WALL --node bnl-h100 --fan-rpm 13000
 joulelab plan rates list
 joulelab plan rates check table:DE
 joulelab plan rates check examples/plans/week.csv
 joulelab messages cap
-joulelab agent --print alerts
 joulelab capd --config capd.toml
 joulelab dashboard --port 0
 joulelab shwo
@@ -106,10 +106,7 @@ MOST_NOTES = 3
 # Listings, files for other programs, and explanations that were asked for.
 MANY_NOTES = re.compile(r"joulelab messages|--why|--print|--all|--help")
 # A word that a shell finds; a sentence does not begin with one.
-PROGRAMS = (
-    "joulelab python pip sudo apt dnf conda export unset chmod chown setfacl usermod systemctl modprobe df dmesg cp mkdir "
-    "nvidia-smi amd-smi chronyc scontrol sacct sinfo sbatch snmpwalk ipmitool keyring docker make git ls cat curl"
-).split()
+PROGRAMS = {"setfacl", "setcap", "usermod", "modprobe", "printf", *wording.PROGRAMS}
 EXPONENT = re.compile(r"(?<![\w.:/=-])\d+(?:\.\d+)?e[+-]?\d+\b")
 CUT = re.compile(r"…|(?<=\w)\.\.\.(?=\w)")
 # Names of variables, which the shell replaces: `$HOME`.
@@ -127,9 +124,11 @@ def find_violations(command: str, text: str) -> list[str]:
     found = []
     is_help = command.endswith("--help")
     for line in text.splitlines():
-        if measure_text(line) > WIDTH:
+        # A message for a log is one line, which a terminal wraps; a path that is longer than a line is not broken.
+        is_whole = line.startswith("joulelab: ") or " " not in line.strip()
+        if measure_text(line) > WIDTH and not is_whole and "--print" not in command:
             found.append(f"wider than {WIDTH} columns ({measure_text(line)}): {line.strip()}")
-        if not is_help and CUT.search(line):
+        if not is_help and CUT.search(line.rstrip("…") if command == "joulelab ls" else line):
             found.append(f"cut: {line.strip()}")
         if "± ?" in line:
             found.append(f"unknown uncertainty in a cell: {line.strip()}")

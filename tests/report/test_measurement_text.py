@@ -46,7 +46,7 @@ def test_the_bound_of_a_sensor_is_one_note_below_the_figures(tmp_path: Path) -> 
     assert any(re.search(r"^gpu:0 +2\.9\d+ ± 0\.1\d+ ", line) for line in lines)
     flat = re.sub(r"\s+", " ", "\n".join(lines))
     assert "the sensors measure 25 % of the time; if the load repeats at exactly the rate at which the sensors" in flat
-    assert flat.endswith("-> call joulelab.step() in the training loop, or add a wall meter: joulelab meters")
+    assert flat.endswith("Call joulelab.step() in the training loop, or add a wall meter: -> joulelab meters")
 
 
 def test_an_energy_that_is_smaller_than_its_interval_is_in_words(tmp_path: Path) -> None:

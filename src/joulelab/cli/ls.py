@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_COUNT = 20
 MAX_DATA_WIDTH, MIN_DATA_WIDTH, MIN_COMMAND_WIDTH = 24, 12, 8
+SIMULATED = "sim."  # a column, if there are simulated runs
 
 
 @click.command("ls", epilog=format_examples("joulelab ls", "joulelab ls -n 100", "joulelab ls --all --json"))
@@ -53,11 +54,11 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
         print_json(rows)
         return
     if not rows:
-        click.echo(f"There are no runs in {runs}. Make one: joulelab run -- CMD")
+        click.echo(f"There are no runs in {runs}. Make one:\n-> joulelab run -- CMD")
         return
     print_blocks([_make_table(rows, measure_terminal())])
     if len(chosen) < len(known):
-        click.echo(f"the last {len(chosen)} of {len(known)} runs; all: joulelab ls --all")
+        click.echo(f"the last {len(chosen)} of {len(known)} runs; all:\n-> joulelab ls --all")
 
 
 def _read_row(path: Path, site: Site | None) -> dict[str, Any]:
@@ -81,12 +82,19 @@ def _make_table(rows: list[dict[str, Any]], width: int) -> Table:
 
     names = ["run", "age", "time", "energy", "outcome"]
     cells = [_format_cells(row) for row in rows]
+    if any(row.get("twin") for row in rows):
+        names.append(SIMULATED)
+        cells = [[*line, "yes" if row.get("twin") else ""] for line, row in zip(cells, rows, strict=True)]
     commands = [" ".join(row["problem"].split()) if row["problem"] else _format_command(row) for row in rows]
     data = [str((row.get("facts") or {}).get("data", "")) for row in rows]  # what the run worked on
-    left = {"run", "outcome", "data", "command"}
+    left = {"run", "outcome", SIMULATED, "data", "command"}
 
     def find_room() -> int:
-        return width - measure_table(make_table(names, cells, left=[0, len(names) - 1])) - GAP
+        return (
+            width
+            - measure_table(make_table(names, cells, left=[k for k, name in enumerate(names) if name in left]))
+            - GAP
+        )
 
     longest = max(map(len, data))
     needed = MIN_COMMAND_WIDTH + (min(longest, MIN_DATA_WIDTH) + GAP if longest else 0)
@@ -121,8 +129,7 @@ def _format_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _format_command(row: Mapping[str, Any]) -> str:
-    words = (f"{row['name']}: " if row["name"] else "") + shlex.join(row["command"])
-    return f"simulated (twin {row['twin']}): {words}" if row.get("twin") else words
+    return (f"{row['name']}: " if row["name"] else "") + shlex.join(row["command"])
 
 
 def _format_age(start_utc: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 NO_TERMINAL_WIDTH = 80
 PLAIN_SIGNS = str.maketrans({"±": "+-", "µ": "u", "─": "-", "·": "-", "…": "~", "†": "+", "‡": "#", "²": "2", "°": " "})
+# The last words of a message, where they are a command that can be pasted.
+NEXT_COMMAND = re.compile(r"(?:; |(?<=:) )(?=(?:joulelab|pip install|python|sudo|keyring) [^;`]+$)")
 BAR_AFTER_S = 2.0  # shorter work needs no bar
 REDRAW_S = 0.2
 LEAST_SHARE_DONE = 0.02  # below it, a time left would be a guess
@@ -35,8 +38,17 @@ _is_bar_shown: contextvars.ContextVar[bool] = contextvars.ContextVar("is_bar_sho
 
 
 def print_notice(text: str) -> None:
-    """Print a line on standard error, beside the result."""
-    click.echo(f"joulelab: {text}", err=True)
+    """Print a message on standard error, beside the result; a command at its end gets a line of its own.
+
+    On a terminal it is wrapped between words; a log has one line for each message.
+    """
+    first, *commands = NEXT_COMMAND.split(f"joulelab: {text}", maxsplit=1)
+    if sys.stderr.isatty():
+        import textwrap
+
+        wrap = textwrap.TextWrapper(measure_terminal(), break_long_words=False, break_on_hyphens=False)
+        first = "\n".join(part for line in first.split("\n") for part in wrap.wrap(line) or [""])
+    click.echo("\n-> ".join([first, *commands]), err=True)
 
 
 def print_json(data: Any, *, one_line: bool = False) -> None:

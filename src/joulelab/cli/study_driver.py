@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import click
 
-from joulelab.cli.output import print_notice, shorten_path
+from joulelab.cli.output import NO_TERMINAL_WIDTH, print_notice, shorten_path
 from joulelab.cli.study_overview import describe_cell
 from joulelab.report import format as fmt
 from joulelab.study.slots import ERR, read_last_error
@@ -208,7 +208,7 @@ def describe_running(slots: Sequence[Path]) -> str:
 
 
 def describe_event(event: SlotEvent, scope: str | None = None) -> str:
-    """Return what happened to a slot in one line: cell, time, energy, time left."""
+    """Return what happened to a slot in one line: cell, time, energy; the time left if 80 columns have room for it."""
     width = len(str(event.total))
     cell = f"[{event.finished:>{width}}/{event.total}] {describe_cell(event.cell)} ({event.slot.name})"
     if event.trial is not None:
@@ -228,9 +228,11 @@ def describe_event(event: SlotEvent, scope: str | None = None) -> str:
     if event.details.get("outlived"):
         parts.append(_describe_outlived(event.details["outlived"], event.details.get("unended", 0)))
     parts += [str(problem) for problem in event.details.get("problems", ())]
+    line = "; ".join([head, *parts])
     if event.left_s is not None and event.what in ("done", "failed", "interrupted"):
-        parts.append(f"{fmt.format_rough_duration(event.left_s)} left")
-    return "; ".join([head, *parts])
+        whole = f"{line}; {fmt.format_rough_duration(event.left_s)} left"
+        return whole if len(whole) <= NO_TERMINAL_WIDTH else line
+    return line
 
 
 def _describe_outlived(count: int, unended: int) -> str:

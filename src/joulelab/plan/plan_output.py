@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulelab.report.messages import word_notes
+from joulelab.report.messages import set_command_apart, word_notes
 from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def lay_out_answer(
     for table in tables:
         blocks += [BLANK_LINE, table]
     shown = notes if is_explained else notes[:MOST_NOTES]
-    lines = [("note", text) for text in word_notes(shown, SUBJECT)]
+    lines = [("note", set_command_apart(text)) for text in word_notes(shown, SUBJECT)]
     if not is_explained and (len(notes) > MOST_NOTES or reasons):
         left = len(notes) - len(shown)
         more = [f"{left} more {'note' if left == 1 else 'notes'}"] if left else []

@@ -17,7 +17,7 @@ from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.footprint_text import list_footprint_facts
-from joulelab.report.messages import word_check, word_checks
+from joulelab.report.messages import add_next_step, word_check, word_checks
 from joulelab.report.run_rows import has_too_few_readings, list_energy_rows, list_phase_rows
 from joulelab.report.tables import HARD_BLANK, Column, MarkedCell, Table, TableCell, TableRow, make_table, scale_column
 from joulelab.report.terminal import BLANK_LINE, STATUS_STYLES, TextBlock, TextLine, list_facts, write_blocks
@@ -291,8 +291,7 @@ def list_missing_facts(result: Result) -> list[tuple[str, str]]:
         if result.scopes and (m["status"] == "unavailable" or m.get("code") == "meter.source"):
             continue
         why = f" ({m['why']})" if m["why"] else ""
-        then = f"\n-> {m['next']}" if m["next"] else ""
-        lines.append((m["meter"], f"{m['what'] or m['status']}{why}{then}"))
+        lines.append((m["meter"], add_next_step(f"{m['what'] or m['status']}{why}", m["next"])))
     return lines
 
 
@@ -387,20 +386,19 @@ def list_notes(result: Result, problems: Sequence[str] = ()) -> list[tuple[str, 
     lines = [("problem", text) for text in problems]
     if (check := result.bound_check) is not None:
         bound = word_check(check)
-        lines.append((bound.status, f"{bound.text}\n-> {bound.next}"))
+        lines.append((bound.status, add_next_step(bound.text, bound.next)))
     return lines + list_check_facts(result)
 
 
 def list_check_facts(result: Result) -> list[tuple[str, str]]:
     """Return the checks that are not ok, the worst first, with the next command to type."""
     rows: list[tuple[str, str]] = []
-    for check in word_checks(result.checks):
+    for check in word_checks(result.checks, result.run):
         if check.name == "power meter" and not result.scopes:
             continue  # it is in the answer, and the reasons follow
         if check.name == "unseen" and result.bound_check is not None:
             continue  # it is the first note
-        then = f"\n-> {check.next}" if check.next else ""
-        rows.append((check.status, f"{check.name}: {check.text}{then}"))
+        rows.append((check.status, add_next_step(f"{check.name}: {check.text}", check.next)))
     return rows
 
 

@@ -11,6 +11,7 @@ from joulelab.analysis.result import is_efficiency_resolved
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
+from joulelab.report.messages import join_next_step
 from joulelab.report.run_rows import (
     count_hidden_phases,
     list_energy_rows,
@@ -149,7 +150,7 @@ def write_run_document(
         parts.append(replace(phases, title=f"Phases of {name}{simulated}", notes=(INTERVAL_NOTE,)))
     facts = list_workload_facts(result) + list_work_facts(result, every=True) + list_cap_facts(result)
     facts += list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
-    checks = [(label, text.replace("\n-> ", ". Next: ")) for label, text in list_check_facts(result)]
+    checks = [(label, join_next_step(text)) for label, text in list_check_facts(result)]
     if lines := [f"{label}: {text}" for label, text in facts + checks]:
         parts.append(document.write_list(lines))
     return document.write_document(parts)

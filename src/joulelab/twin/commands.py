@@ -85,13 +85,13 @@ def list_nodes() -> list[dict[str, Any]]:
 
 
 def print_list(rows: list[dict[str, Any]]) -> None:
-    """Print joulelab's own nodes, and what else there is."""
-    wide = max((len(row["node"]) for row in rows), default=0)
-    for row in rows:
-        click.echo(f"{row['node']:{wide}}  {row['title']}")
-    click.echo(
-        "# or 8xh100, 4xa100, ... or a file of your own: node.toml; joulelab twin --show NODE tells what is in it"
-    )
+    """Print joulelab's own nodes, and the other ways to name one."""
+    from joulelab.cli.output import print_blocks
+    from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
+
+    others = "NODE may also be a number and model of GPUs (8xh100, 4xa100), or a file of your own (node.toml)."
+    nodes = list_facts((row["node"], f" {row['title']}") for row in rows)
+    print_blocks([nodes, BLANK_LINE, TextLine(others), TextLine("-> joulelab twin --show NODE", is_wrapped=False)])
 
 
 def list_parameters(found: Description) -> dict[str, Any]:

@@ -53,8 +53,8 @@ _NOTES = {
     "rack.runs-left-out": ("{runs:run} under caps count only for the cost of caps.", ""),
     # Reasons of --why.
     "rack.why-rule": (
-        "The answer uses the highest measured or given power, at the upper end of its interval (errors of meters, hidden peaks, other nodes).",
-        "The nameplate holds for any work; if it allows more nodes, the answer uses it instead.",
+        "By the highest power measured or given, at its upper end (errors of meters, hidden peaks, other nodes).",
+        "The nameplate holds for any work; if it allows more nodes, it decides.",
     ),
     "rack.limit": (
         (
@@ -92,7 +92,7 @@ _NOTES = {
         "If they run different jobs, add a mix of jobs to a plan file.",
     ),
     "rack.why-guarantee": (
-        "Caps limit the GPUs; the power of the rest of a node is {source}, the efficiency of the supplies {efficiency}.",
+        "Caps limit the GPUs; the rest of a node is {source}, the efficiency of the supplies is {efficiency}.",
         "A GPU may exceed its cap for a moment, until the cap acts.",
     ),
     "rack.why-cost": (

@@ -49,11 +49,11 @@ _PLAN_NOTES = {
         "Give --idle, or measure it: joulelab run --idle 60 -- COMMAND",
     ),
     "when.off-pays": (
-        "In a pause the node draws {share:%} of its power at work. If it were off in pauses, the result would be {cost}.",
+        "A node in a pause draws {share:%} of its power at work. If it were off, the result would be {cost}.",
         "Let others use the node in pauses, then give --choose pauses-off.",
     ),
     "when.caps-left-out": (
-        "With caps by the slot the result would be {cost}, but this is a model of other GPUs, so the plan does not use it.",
+        "With caps by the slot the result would be {cost}, but by a model of other GPUs; the plan does not use it.",
         _SWEEP,
     ),
     "when.lowest-cap": (

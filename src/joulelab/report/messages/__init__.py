@@ -8,8 +8,8 @@ A catalogue is a dictionary from code to (status, text, next step). Texts have f
     {low_w~high_w:W}         a range; one value where both are equal
     [, in {share:%}]         an optional part: left out where a check does not give one of its fields
 
-The next step is a command, a sentence, or a sentence that ends in a colon and a command: `Make room: df -h`. Commands can
-be pasted. `{run}` is the name of the run where it is known, else RUN.
+The next step is a command, a sentence, or a sentence that ends in a colon and a command: `Make room: df -h`. Commands
+can be pasted. `{run}` is the name of the run where it is known, else RUN.
 
 Apps and instrument families may have a `messages.py` of their own with a dictionary `MESSAGES` in this format.
 """
@@ -18,6 +18,7 @@ from joulelab.report.messages.catalogue import COMPARISON, Message, list_message
 from joulelab.report.messages.wording import (
     WordedCheck,
     add_next_step,
+    join_next_step,
     set_command_apart,
     word_check,
     word_checks,
@@ -31,6 +32,7 @@ __all__ = [
     "Message",
     "WordedCheck",
     "add_next_step",
+    "join_next_step",
     "list_messages",
     "set_command_apart",
     "word_check",

@@ -118,6 +118,11 @@ def add_next_step(text: str, next_step: str | None) -> str:
     return f"{text}\n{set_command_apart(next_step)}" if next_step else text
 
 
+def join_next_step(text: str) -> str:
+    """Return a text and the lines of its next step as one paragraph."""
+    return text.replace(":\n-> ", ": ").replace("\n-> ", ". Next: ").replace("\n", ". ")
+
+
 def list_fields(text: str, *, required: bool = False) -> set[str]:
     """List the fields of a text; without those of optional parts if `required`."""
     text = OPTIONAL.sub("", text) if required else text

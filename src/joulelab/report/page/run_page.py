@@ -20,7 +20,7 @@ from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.charts import run_charts
 from joulelab.report.charts.power_chart import make_power_chart
-from joulelab.report.messages import word_check, word_lag
+from joulelab.report.messages import add_next_step, join_next_step, word_check, word_lag
 from joulelab.report.page.page_blocks import (
     ChartBlock,
     CommandBlock,
@@ -154,7 +154,7 @@ def _summarise(result: Result) -> tuple[PageBlock, ...]:
         blocks.append(Paragraph(f"{run_summary.write_headline(result)}.", "note warn"))
     if (check := result.bound_check) is not None:
         bound = word_check(check)
-        blocks.append(Paragraph(f"{bound.text} -> {bound.next}", "muted"))
+        blocks.append(Paragraph(join_next_step(add_next_step(bound.text, bound.next)), "muted"))
     blocks.append(FactList(tuple(_list_run_facts(result))))
     warnings = tuple(fact for fact in run_summary.list_check_facts(result) if fact[0] in ("failed", "warning"))
     return (*blocks, FactList(warnings, "checks")) if warnings else tuple(blocks)

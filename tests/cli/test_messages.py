@@ -48,7 +48,7 @@ def test_codes_of_errors_stay() -> None:
         ("study run --twin", 2, "Option '--twin' requires an argument. See `joulelab study run --help`."),
         ("meters --add", 2, "Option '--add' requires an argument. See `joulelab meters --help`."),
         ("run --name", 125, "Option '--name' requires an argument. See `joulelab run --help`."),
-        ("show --runs none", 1, "none: there is no run yet; joulelab run -- COMMAND"),
+        ("show --runs none", 1, "none: there is no run yet\n-> joulelab run -- COMMAND"),
         ("compare RUN RUN", 2, "A and B are the same run RUN; name two runs of `joulelab ls`"),
         ("export RUN -o -", 2, "--to csv writes several files; name a folder with -o; see `joulelab export --help`"),
         ("run", 125, "no command to measure; type `joulelab run -- CMD`"),
@@ -69,7 +69,7 @@ def test_codes_of_errors_stay() -> None:
             "unexpected argument '180'; write the command after `--`; see `joulelab cap --help`",
         ),
         ("mark x --end", 2, "--end takes no name; `joulelab mark NAME` ends the current phase, too"),
-        ("import csv", 2, "no file is given; joulelab import csv FILE"),
+        ("import csv", 2, "no file is given\n-> joulelab import csv FILE"),
         ("report RUN --twin x", 2, "--twin: only a study file can be simulated; leave it out"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -88,8 +89,10 @@ def _print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
 
 
 def _format_value(value: Any) -> str:
+    from joulelab.report.format import format_plain
+
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return format_plain(value) if math.isfinite(value) else str(value)
     return value.isoformat(sep=" ", timespec="seconds") if hasattr(value, "isoformat") else str(value)

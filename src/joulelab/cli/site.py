@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice
+from joulelab.cli.output import print_blocks, print_json, print_notice
 from joulelab.cli.parameters import UsageError, config_option, format_examples, json_option
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ EXAMPLES = format_examples(
 KEYS = ("zone", "year", "covers", "intensity", "source", "price", "pue")
 NOT_SET = "No site is set: runs show neither cost nor CO2e. Nothing is guessed."
 ENERGY_J = 3.6e6
-OTHER_COLUMNS = 36  # width of the table of figures without its last column, the source
 
 
 @click.command("site", epilog=EXAMPLES)
@@ -149,6 +148,7 @@ def _list_figures(found: ConfiguredSite) -> list[IntensityRow]:
 
 def _lay_out_site(found: ConfiguredSite) -> list[TextBlock]:
     from joulelab.core.quantity import Quantity
+    from joulelab.report import format as fmt
     from joulelab.report.footprint_text import NO_SITE_COMMAND, word_source
     from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
     from joulelab.site.footprint import compute_footprint
@@ -157,14 +157,16 @@ def _lay_out_site(found: ConfiguredSite) -> list[TextBlock]:
     if site is None:
         return [TextLine(NOT_SET), TextLine(f"-> {NO_SITE_COMMAND}", is_wrapped=False)]
     unset = "not set"
-    price = unset if site.price is None else f"{site.price:g} {site.currency}/kWh"
+    price = unset if site.price is None else f"{fmt.format_plain(site.price)} {site.currency}/kWh"
     facts = [("carbon", word_source(site) or f"{unset}: joulelab site --zone DE")]
     facts += [("remark", site.note)] if site.note else []
     facts += [("price", price if site.price is not None else f"{unset}: joulelab site --price 0.30EUR")]
-    facts += [("PUE", f"{site.pue:g}" if "pue" in found.values else f"{unset}: energy is counted as measured")]
+    facts += [
+        ("PUE", fmt.format_plain(site.pue) if "pue" in found.values else f"{unset}: energy is counted as measured")
+    ]
     each = compute_footprint(Quantity(ENERGY_J), site)
-    amounts = [f"{each.cost.value:.4g} {site.currency}"] if each.cost is not None else []
-    amounts += [f"{each.co2e_kg.value:.4g} kg CO2e"] if each.co2e_kg is not None else []
+    amounts = [f"{fmt.format_plain(each.cost.value, 4)} {site.currency}"] if each.cost is not None else []
+    amounts += [f"{fmt.format_plain(each.co2e_kg.value, 4)} kg CO2e"] if each.co2e_kg is not None else []
     facts += [("1 kWh", f"{' and '.join(amounts)}, with the PUE" if "pue" in found.values else " and ".join(amounts))]
     facts.append(("from", ", ".join(map(str, found.files))))
     blocks: list[TextBlock] = [list_facts(facts)]
@@ -181,9 +183,14 @@ def _make_figure_table(rows: Sequence[IntensityRow], used: Sequence[IntensityRow
     from joulelab.report import format as fmt
     from joulelab.report.tables import make_table
 
-    room = max(measure_terminal() - OTHER_COLUMNS, 20)
     cells = [
-        ("*" if row in used else "", f"{row.g_per_kwh:g}", str(row.year), row.covers, fmt.shorten_end(row.source, room))
+        (
+            "*" if row in used else "",
+            fmt.format_plain(row.g_per_kwh),
+            str(row.year),
+            row.covers,
+            row.source,
+        )
         for row in rows
     ]
     return make_table(("", "g/kWh", "year", "covers", "source"), cells, left=(0, 3, 4))
@@ -191,6 +198,7 @@ def _make_figure_table(rows: Sequence[IntensityRow], used: Sequence[IntensityRow
 
 def _print_zones(text: str, *, as_json: bool) -> None:
     from joulelab.core.errors import ConfigError
+    from joulelab.report import format as fmt
     from joulelab.report.tables import make_table
     from joulelab.report.terminal import BLANK_LINE, TextLine
     from joulelab.site.intensity import COUNTRY_LICENCE, COUNTRY_SOURCE, load_intensity_table, name_zone
@@ -205,7 +213,14 @@ def _print_zones(text: str, *, as_json: bool) -> None:
         return
     own = set(table.rows)
     cells = [
-        (row.zone, name_zone(row.zone), f"{row.g_per_kwh:g}", str(row.year), row.covers, "*" if row in own else "")
+        (
+            row.zone,
+            name_zone(row.zone),
+            fmt.format_plain(row.g_per_kwh),
+            str(row.year),
+            row.covers,
+            "*" if row in own else "",
+        )
         for row in rows
     ]
     listed = make_table(("zone", "country", "g/kWh", "year", "covers", ""), cells, left=(0, 1, 4, 5))

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 COVERAGE_FACTOR = 2.0
 UNSEEN, IN_STEP = "unseen:", "in-step:"
 JOULES_PER_KWH = 3.6e6
-# Of the second digit of an uncertainty: outside, numbers are printed with an exponent.
-PLAIN_EXPONENTS = range(-6, 6)
-MOST_DIGITS = 15  # of a float
+MOST_DIGITS = 6  # of a value that is known more finely
+PLAIN_DECIMALS = range(-12, 13)  # outside, value and uncertainty share a power of ten: `(2.78 ± 0.06)e-14`
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -86,16 +85,18 @@ class Quantity:
         return self / JOULES_PER_KWH
 
     def __repr__(self) -> str:
-        """Return value and expanded uncertainty, rounded to two digits of the uncertainty; `terms` has the rest."""
-        if self.expanded is None:
-            return f"{self.value:.6g} ± ?"
-        if not self.expanded or not math.isfinite(self.value + self.expanded):
-            return f"{self.value:.6g} ± {self.expanded:.2g}"
-        last = _find_exponent(self.expanded) - 1  # the power of ten of the second digit
-        if last in PLAIN_EXPONENTS:
-            return " ± ".join(f"{round(x, -last) + 0.0:.{max(-last, 0)}f}" for x in (self.value, self.expanded))
-        digits = min(max(_find_exponent(self.value) - last + 1, 1), MOST_DIGITS)
-        return f"{self.value:.{digits}g} ± {self.expanded:.2g}"
+        """Return value and expanded uncertainty by the rule of `round_interval`; `terms` has the rest."""
+        value, expanded = self.value, self.expanded
+        if not math.isfinite(value) or (expanded is not None and not math.isfinite(expanded)):
+            return f"{value} ± {expanded}"
+        if not expanded:
+            text = round_number(value, MOST_DIGITS if self.known else 4)
+            return text if self.known else f"{text} (accuracy unknown)"
+        decimals = count_decimals(value, expanded)
+        scale = 1.0 if decimals in PLAIN_DECIMALS else 10.0 ** find_exponent(max(abs(value), expanded), 1)
+        number, width = round_interval(value / scale, expanded / scale)
+        text = f"{number} ± {width}" if self.is_resolved else f"not resolved (± {width})"
+        return text if scale == 1.0 else f"({text})e{find_exponent(scale, 1):+03d}"
 
     def __format__(self, spec: str) -> str:
         """Format the value as a number; without a format, return value and uncertainty."""
@@ -212,17 +213,51 @@ class Quantity:
 ONE = Quantity(1.0)
 
 
+# Rounding: the one rule for all that people read. JSON and CSV have numbers in full.
+
+
+def round_interval(value: float, expanded: float) -> tuple[str, str]:
+    """Return value and uncertainty with the digits that are known: `4.8` and `0.4`, `12.30` and `0.14`.
+
+    The uncertainty has one digit, or two if the first is 1; the value ends at the same place, after six digits at most.
+    """
+    decimals = count_decimals(value, expanded)
+    width = round(expanded, decimals)
+    if width < expanded * 0.5:
+        width = 10.0**-decimals  # finer than the digits of the value: rounded up, never to nothing
+    return format_decimals(value, decimals), format_decimals(width, decimals)
+
+
+def round_number(value: float, digits: int) -> str:
+    """Return a number with this many significant digits, in full and with a comma between thousands."""
+    return format_decimals(value, min(digits - 1 - find_exponent(value, digits), 15)) if value else "0"
+
+
+def count_decimals(value: float, expanded: float, digits: int = 1) -> int:
+    """Return the decimals of a value by the digits of its uncertainty; negative before the point."""
+    place = find_exponent(expanded, digits + 1)
+    wanted = digits - 1 - place + (digits == 1 and f"{expanded:.1e}"[0] == "1")
+    most = MOST_DIGITS - 1 - find_exponent(value, MOST_DIGITS) if value else wanted
+    return min(wanted, max(most, -find_exponent(max(abs(value), expanded), 1)))
+
+
+def format_decimals(value: float, decimals: int) -> str:
+    """Return a number that is rounded to a place, with a comma between thousands; zero has no sign."""
+    text = f"{round(value, decimals):,.{max(decimals, 0)}f}"
+    return text if any(digit in text for digit in "123456789") else text.lstrip("-")
+
+
+def find_exponent(value: float, digits: int) -> int:
+    """Return the power of ten of the first digit, after rounding to a number of digits."""
+    return int(f"{value:.{digits - 1}e}".partition("e")[2])
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, Real)  # a number of numpy, too
 
 
 def _is_comparable(value: object) -> bool:
     return isinstance(value, Quantity) or _is_number(value)
-
-
-def _find_exponent(value: float) -> int:
-    """Return the power of ten of the first digit, after rounding to two digits."""
-    return int(f"{value:.1e}".partition("e")[2])
 
 
 def _get_kind(source: str) -> str:

@@ -18,6 +18,7 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.papers.paper import FindingResult, MeterCost, PaperNumbers, PaperTable, Value
 from joulelab.papers.study_runs import find_twin_cell, list_finished, read_channel, write_chart
+from joulelab.report import format as fmt
 from joulelab.report.charts.power_chart import make_overlay_chart
 from joulelab.report.charts.print_painter import FORMATS
 from joulelab.report.charts.print_pictures import word_remark
@@ -209,11 +210,12 @@ def _make_tables(jobs: Jobs, paper: Paper) -> Iterator[PaperTable]:
                 continue
             record: dict[str, Any] = {"phase": phase, "node": setup, "energy_j": job.energy_j, "mean_w": job.mean_w}
             record |= {"time_s": job.time_s, "energy_deviation_j": None, "mean_deviation_w": None}
-            kj, watts = f"{job.energy_j / KJ:.1f}", f"{job.mean_w:.1f}"
+            kj, watts = fmt.format_number(job.energy_j / KJ), fmt.format_number(job.mean_w)
             if len(job.times_s) > 1:
                 off_j, off_w = stdev(job.energies_j), stdev(job.powers_w)
                 record |= {"energy_deviation_j": off_j, "mean_deviation_w": off_w}
-                kj, watts = f"{kj} ± {off_j / KJ:.1f}", f"{watts} ± {off_w:.1f}"
+                kj = fmt.format_interval(job.energy_j / KJ, off_j / KJ, signed=True)
+                watts = fmt.format_interval(job.mean_w, off_w, signed=True)
             records.append({**record, "repeats": len(job.times_s)})
             rows.append((phase, setup, kj, watts, format_clock(job.time_s)))
         if rows:
@@ -295,11 +297,11 @@ def compute_errors(run: Timeline, period_s: float) -> Floats:
 
 
 def _format_share(cost: AccountingCost) -> str:
-    return f"{100 * cost.mean:+.2f} ± {100 * cost.spread:.2f} %"
+    return fmt.format_change(cost.mean, cost.spread, is_forecast=True)
 
 
 def _format_watts(cost: AccountingCost) -> str:
-    return f"{cost.counted_w:.0f} ± {cost.spread * cost.power_w:.0f} W"
+    return f"{fmt.format_interval(cost.counted_w, cost.spread * cost.power_w, signed=True)} W"
 
 
 def _describe_costs(costs: Sequence[AccountingCost], write: Any) -> dict[str, Any]:

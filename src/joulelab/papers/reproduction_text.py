@@ -243,10 +243,10 @@ def make_figure_table(title: str, figures: Sequence[Figure]) -> Table:
 
 
 def format_number(value: float | str | None) -> str:
-    """Return a figure as it was printed, with thousands apart from five digits on."""
+    """Return a figure as it was printed."""
     if value is None:
         return fmt.NOTHING
-    return value if isinstance(value, str) else _split_thousands(f"{value:.{MOST_DIGITS}g}")
+    return value if isinstance(value, str) else fmt.format_plain(value, MOST_DIGITS)
 
 
 def format_reproduced(figure: Figure) -> str:
@@ -255,14 +255,13 @@ def format_reproduced(figure: Figure) -> str:
     if value is None or isinstance(value, (str, bool)):
         return fmt.NOTHING if value is None else str(value)
     if figure.uncertainty is not None and math.isfinite(figure.uncertainty):
-        parts = fmt.format_interval(value, figure.uncertainty, signed=True).split(" ± ")
-        text = " ± ".join(_split_thousands(part) for part in parts)
+        text = fmt.format_interval(value, figure.uncertainty, signed=True)
     elif float(value).is_integer():  # a cap, a count
         text = format_number(value)
     else:  # one digit more than the paper has, at least four
         published = figure.published if isinstance(figure.published, float | int) else 0.0
         printed = len(f"{published:.{MOST_DIGITS}g}".lstrip("-0.").replace(".", ""))
-        text = _split_thousands(fmt.format_number(value, min(max(FEWEST_DIGITS, printed), MOST_DIGITS)))
+        text = fmt.format_number(value, min(max(FEWEST_DIGITS, printed), MOST_DIGITS))
     return _add_unit(text, figure.unit)
 
 
@@ -275,7 +274,7 @@ def format_deviation(figure: Figure) -> str:
         return fmt.NOTHING if figure.relative is None else fmt.format_percent(figure.relative)
     allowed = "".join(filter(str.isdigit, format_tolerance(figure.tolerance, figure.unit)))
     digits = max(2, len(allowed.lstrip("0")))  # as many as the limit has, so that a miss does not look like a hit
-    size = format_number(abs(off)) if float(off).is_integer() else _split_thousands(fmt.format_number(abs(off), digits))
+    size = format_number(abs(off)) if float(off).is_integer() else fmt.format_number(abs(off), digits)
     return f"{'-' if off < 0 else '+'}{size} {_name_points(figure.unit)}"
 
 
@@ -289,15 +288,6 @@ def format_tolerance(tolerance: Tolerance, unit: str) -> str:
 
 def _name_points(unit: str) -> str:
     return "points" if unit == "%" else unit
-
-
-def _split_thousands(text: str) -> str:
-    """Return a number with its thousands apart, from five digits on."""
-    whole, dot, rest = text.partition(".")
-    digits = whole.removeprefix("-")
-    if not digits.isdecimal() or len(digits) < 5:
-        return text
-    return f"{int(whole):,}".replace(",", " ") + dot + rest
 
 
 def _add_unit(text: str, unit: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.report.format import join_scopes
+from joulelab.report.format import format_plain, join_scopes
 from joulelab.report.tables import make_table
 from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
 
@@ -51,10 +51,10 @@ def list_cap_facts(result: Result) -> list[tuple[str, str]]:
 
 
 def format_cap(value: float | None, unit: str) -> str:
-    """Return `170 W` or `1410 MHz`."""
+    """Return `170 W` or `1,410 MHz`."""
     if value is None:
         return "-"
-    return f"{value / 1e6:.0f} MHz" if unit == "Hz" else f"{value:.4g} W"
+    return f"{value / 1e6:,.0f} MHz" if unit == "Hz" else f"{format_plain(value, 4)} W"
 
 
 def _list_cells(device: CapDevice) -> tuple[str, ...]:

@@ -1,4 +1,12 @@
-"""Format numbers for people: rounded to their uncertainty, with SI prefixes, as durations, shares and names."""
+"""Format numbers for people: rounded to their uncertainty, with SI prefixes, as durations, shares and names.
+
+One style for terminal, pages, papers and Python; `round_interval` in core/quantity.py has the rule of the digits:
+
+- `4.8 ± 0.4 kJ`: the uncertainty has one digit, or two if the first is 1; the value ends at the same place.
+- `4.83 kJ`: a figure that stands without its interval keeps one digit more; four digits if the accuracy is unknown.
+- `too short to measure`, `not resolved`: in place of a figure that is smaller than its interval.
+- `1,990 tokens/s`: a comma between thousands, a point before decimals, SI prefixes instead of exponents.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from joulelab.core.quantity import count_decimals, find_exponent, format_decimals, round_interval, round_number
 from joulelab.core.text import SERVED_TWIN, escape_unprintable
 
 if TYPE_CHECKING:
@@ -22,11 +31,11 @@ WORDS = (NOTHING, TOO_SHORT, TOO_SHORT_CELL, NOT_RESOLVED)  # texts without a nu
 LONGER_HELPS = ("edge", "quantum", "sampling", "missed", "lag", "clock", "guide")  # kinds of terms that time reduces
 J_PER_WH = 3600.0
 WIDE = 0.2  # an interval of more than 20 % is shown in percent too, so that readers notice it
-MOST_DIGITS = 6
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E", 21: "Z"}
 PREFIXED = ("FLOP",)  # kinds of work that are units: their amounts have SI prefixes
 MOST_OF_FACT = 48  # letters of a fact in tables; JSON has the whole fact
 FORM = "folder in the form of "
+SMALLEST, LARGEST = 1e-9, 1e15  # of numbers that are written without an exponent
 SMALL = 0.01  # energies per unit of work below this have a prefix, in a column that is in J otherwise
 
 
@@ -60,22 +69,21 @@ def format_value(value: float, expanded: float | None) -> str:
     """Return a value alone with the digits that its uncertainty justifies; four at most, and if this is unknown."""
     if not value or not expanded or not math.isfinite(value) or not math.isfinite(expanded):
         return format_number(value)
-    return _format_rounded(value, min(_count_decimals(value, expanded), 3 - _find_exponent(value, 4)))
+    exponent = find_exponent(value, 4)
+    return format_decimals(value, min(count_decimals(value, expanded, digits=2), 3 - exponent))
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
     """Return a number with the given number of significant digits and without an exponent."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    if value == 0:
-        return "0"
-    return _format_rounded(value, min(digits - 1 - _find_exponent(value, digits), 12))
+    return round_number(value, digits)
 
 
 def format_interval(
     value: float, expanded: float | None, *, signed: bool = False, unresolved: str = TOO_SHORT_CELL
 ) -> str:
-    """Return `12.34 ± 0.12`, rounded by the uncertainty; `12.34 ± ?` if the accuracy is unknown (None).
+    """Return `12.34 ± 0.12`, rounded to the uncertainty; `12.34 ± ?` if it is unknown (None), `12.34` if it is zero.
 
     A figure that is smaller than its interval is the text `unresolved`, except for `signed` values, such as a quality.
     """
@@ -84,19 +92,10 @@ def format_interval(
     if expanded is None or not math.isfinite(expanded):
         return f"{format_number(value)} ± ?"
     if expanded == 0:
-        return f"{format_number(value)} ± 0"
+        return format_number(value)
     if not signed and abs(value) < expanded:
         return unresolved
-    return _format_even(value, expanded)
-
-
-def _format_even(value: float, expanded: float) -> str:
-    """Return value and uncertainty with the same decimals."""
-    decimals = _count_decimals(value, expanded)
-    shown = round(expanded, decimals)
-    if shown == 0 or shown < expanded * 0.5:
-        shown = 10.0**-decimals  # finer than the digits that are worth showing: rounded up, never to nothing
-    return f"{_format_rounded(value, decimals)} ± {_format_rounded(shown, decimals)}"
+    return " ± ".join(round_interval(value, expanded))
 
 
 def format_quantity(
@@ -179,8 +178,8 @@ def format_percent(share: float, *, signed: bool = True) -> str:
         return NOTHING
     size = abs(share) * 100
     decimals = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
-    text = f"{share * 100:+.{decimals}f}" if signed else f"{share * 100:.{decimals}f}"
-    return f"{text if float(text) else text.lstrip('+-')} %"  # nothing has no sign
+    text = format_decimals(share * 100, decimals)
+    return f"{'+' if signed and share > 0 and text.strip('0.') else ''}{text} %"  # nothing has no sign
 
 
 def format_change(share: float, expanded: float | None, *, is_forecast: bool = False) -> str:
@@ -188,16 +187,17 @@ def format_change(share: float, expanded: float | None, *, is_forecast: bool = F
 
     A measured change that is smaller than its interval is `not resolved`; a forecast keeps both ends of its range.
     """
-    if not math.isfinite(share):
-        return NOTHING
-    if expanded is not None and abs(share) < expanded and not is_forecast:
+    if not expanded or not math.isfinite(share):
+        return format_percent(share) + (" ± ?" if expanded is None and math.isfinite(share) else "")
+    text = format_signed(100 * share, 100 * expanded, is_forecast=is_forecast)
+    return text if text in WORDS else f"{text} %"
+
+
+def format_signed(value: float, expanded: float, *, is_forecast: bool = False) -> str:
+    """Return a difference with its sign and interval: `+0.31 ± 0.04`; one that is smaller is `not resolved`."""
+    if abs(value) < expanded and not is_forecast:
         return NOT_RESOLVED
-    if expanded is None:
-        return f"{format_percent(share)} ± ?"
-    if expanded == 0:
-        return format_percent(share)
-    text = _format_even(share * 100, expanded * 100)
-    return f"{'' if text.startswith('-') else '+'}{text} %"
+    return f"{'+' if value > 0 else ''}{' ± '.join(round_interval(value, expanded))}"
 
 
 def format_duration(seconds: float) -> str:
@@ -231,7 +231,7 @@ def format_period(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     factor, name = find_prefix(seconds) if seconds < 1 else (1.0, "")
-    return f"{seconds / factor:.3g} {name}s"
+    return f"{format_plain(seconds / factor, 3)} {name}s"
 
 
 def format_bytes(count: float) -> str:
@@ -241,10 +241,16 @@ def format_bytes(count: float) -> str:
 
 
 def format_amount(value: float) -> str:
-    """Return a count as it was reported: whole numbers whole, others with five digits."""
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{int(value):,}".replace(",", " ")
-    return format_number(value, 5)
+    """Return a count as it was reported: whole numbers whole, others with up to five digits."""
+    return f"{int(value):,}" if float(value).is_integer() and abs(value) < LARGEST else format_plain(value, 5)
+
+
+def format_plain(value: float, digits: int = 6) -> str:
+    """Return a number that is exact, such as a price or a setting: up to six digits, without zeros at its end."""
+    if value and not SMALLEST <= abs(value) < LARGEST:
+        return f"{value:.{digits}g}"  # nobody would count its zeros
+    text = round_number(value, digits)
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def format_rate(value: float) -> str:
@@ -281,10 +287,7 @@ def format_fact(value: str | float | bool, most: int = MOST_OF_FACT) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return shorten_middle(value, most)
-    if abs(value) < 1e15 and float(value).is_integer():
-        return format_amount(value)
-    large = 1e5 <= abs(value) < 1e15
-    return f"{value:,.0f}".replace(",", " ") if large else f"{float(value):.6g}"
+    return format_amount(value) if float(value).is_integer() else format_plain(value)
 
 
 def format_data_name(name: str | float | bool, most: int = MOST_OF_FACT) -> str:
@@ -342,20 +345,3 @@ def shorten_end(text: str, width: int) -> str:
     """Return a text of at most this width, cut at its end with an ellipsis."""
     flat = escape_unprintable(" ".join(text.split()))
     return flat if len(flat) <= width else flat[: max(width - 1, 0)] + "…"
-
-
-def _count_decimals(value: float, expanded: float) -> int:
-    """Return the number of decimals that the uncertainty justifies."""
-    wanted = 1 - _find_exponent(expanded, 2)
-    most = MOST_DIGITS - 1 - _find_exponent(value, MOST_DIGITS) if value else wanted
-    return min(wanted, max(most, -_find_exponent(max(abs(value), expanded), 1)))
-
-
-def _find_exponent(value: float, digits: int) -> int:
-    """Return the power of ten of the first digit, after rounding to a number of digits."""
-    return int(f"{value:.{digits - 1}e}".partition("e")[2])
-
-
-def _format_rounded(value: float, decimals: int) -> str:
-    text = f"{round(value, decimals):.{max(decimals, 0)}f}"
-    return text.lstrip("-") if float(text) == 0 else text

@@ -40,11 +40,8 @@ SCHEMA = 1
 ODD = "†"  # after figures with a repeat that does not look like the others
 FIRST = ("phase", "node")  # these label rows before other knobs; their values need no name
 WORKLOAD = "workload"  # each has a table of its own
-ENOUGH = 10.0  # figures from this on have one decimal
+ENOUGH = 10.0  # thousands of joules from which on a column is in kJ
 KILO = 1000.0
-DIGITS = 2  # of the median deviation, and of a figure that is much smaller than the others
-MOST_DIGITS = 4  # of the largest deviation
-MOST_DECIMALS = 4
 SHORTEST = 20.0  # s below which a time is not printed as h:m:s
 WORDS: dict[Spread, str] = {
     "deviation": "standard deviation",
@@ -185,7 +182,9 @@ def _make_table_of(
     idle = [c.idle_energy.value if c.idle_energy is not None else None for c in cells]
     if any(idle):
         factor, unit = _choose_unit([v for v in idle if v], "J")
-        columns.append((f"Idle devices [{unit}]", tuple(_format_number(v, factor, 1) for v in idle)))
+        columns.append(
+            (f"Idle devices [{unit}]", tuple(fmt.NOTHING if v is None else fmt.format_number(v / factor) for v in idle))
+        )
     columns += _list_quality_columns(cells, spread)
     if len({c.data for c in cells}) > 1:
         head = "Worked on" if any("data" in c.knobs for c in cells) else "Data"
@@ -235,22 +234,16 @@ def _make_figure_column(
     if figure == "time" and means and min(means) >= SHORTEST:
         return HEADS[figure], tuple(fmt.NOTHING if s is None else format_clock(s.mean) for s in samples)
     factor, unit = _choose_unit(means, UNITS[figure])
-    spreads = [
-        None if s is None else _find_half_width(c, figure, s, spread) for c, s in zip(cells, samples, strict=True)
-    ]
-    decimals = _count_decimals([m / factor for m in means], [s / factor for s in spreads if s is not None])
     texts = []
-    for cell, sample, half in zip(cells, samples, spreads, strict=True):
+    for cell, sample in zip(cells, samples, strict=True):
         if sample is None:
             texts.append(fmt.NOTHING)
             continue
-        text = _format_number(sample.mean, factor, decimals)
-        if spread != "deviation" and half is not None and abs(sample.mean) < half:
-            texts.append(fmt.NOT_RESOLVED)
-            continue
-        text += "" if half is None else f" ± {_format_half_width(half, factor, decimals)}"
-        text = f"{ESTIMATE if cell.estimate and figure != 'time' else ''}{text}"
-        texts.append(f"{text}{UNCAPPED if cell.uncapped else ''}{' ' + ODD if sample.outliers else ''}")
+        half = _find_half_width(cell, figure, sample, spread)
+        text = _format_mean(sample.mean / factor, half and half / factor, is_deviation=spread == "deviation")
+        mark = ESTIMATE if cell.estimate and figure != "time" else ""
+        flaws = f"{UNCAPPED if cell.uncapped else ''}{' ' + ODD if sample.outliers else ''}"
+        texts.append(text if text in fmt.WORDS else f"{mark}{text}{flaws}")
     return f"{HEADS[figure]} [{unit}]", tuple(texts)
 
 
@@ -271,13 +264,18 @@ def _list_quality_columns(cells: Sequence[CellMetrics], spread: Spread) -> list[
         for of in reported:
             sample = make_sample(of[name]) if name in of else None
             half = None if sample is None else choose_half_width(sample, spread)
-            texts.append(fmt.NOTHING if sample is None else _format_mean(sample.mean, half))
+            texts.append(fmt.NOTHING if sample is None else _format_mean(sample.mean, half, is_deviation=True))
         columns.append((name[:1].upper() + name[1:], tuple(texts)))
     return columns
 
 
-def _format_mean(mean: float, half: float | None) -> str:
-    return fmt.format_interval(mean, half, signed=True) if half and math.isfinite(mean) else fmt.format_quality(mean)
+def _format_mean(mean: float, half: float | None, *, is_deviation: bool) -> str:
+    """Return a mean with the figure after its ±; without repeats (None) the mean alone."""
+    if half is None or not math.isfinite(mean):
+        return fmt.format_quality(mean)
+    if not half:
+        return f"{fmt.format_plain(mean)} ± 0"
+    return fmt.format_interval(mean, half, signed=is_deviation, unresolved=fmt.NOT_RESOLVED)
 
 
 def choose_half_width(sample: RepeatSample, spread: Spread) -> float | None:
@@ -291,37 +289,6 @@ def _choose_unit(values: Sequence[float], unit: str) -> tuple[float, str]:
     if unit == "J" and middle >= ENOUGH * KILO:
         return KILO, "kJ"
     return (1 / KILO, f"m{unit}") if unit != "s" and 0 < middle < 1 else (1.0, unit)
-
-
-def _count_decimals(means: Sequence[float], spreads: Sequence[float]) -> int:
-    """Return one decimal as in the papers, more where most figures or most spreads are small."""
-    middle = median(abs(m) for m in means) if means else ENOUGH
-    wanted = 1 if middle >= ENOUGH or middle == 0 else _count_places(middle, DIGITS + 1)
-    usual, largest = (median(spreads), max(spreads)) if spreads else (0.0, 0.0)
-    if usual > 0:
-        wanted = max(wanted, min(_count_places(usual, DIGITS), _count_places(largest, MOST_DIGITS)))
-    return min(max(wanted, 1), MOST_DECIMALS)
-
-
-def _count_places(value: float, digits: int) -> int:
-    """Return how many decimals show the given number of digits of a value."""
-    return digits - 1 - math.floor(math.log10(value))
-
-
-def _format_number(value: float | None, factor: float, decimals: int) -> str:
-    """Return a number with spaces between thousands: `109 477.1`; one too small for the decimals has two digits."""
-    if value is None:
-        return fmt.NOTHING
-    shown = abs(value) / factor
-    if 0 < shown < 0.5 * 10.0**-decimals:
-        return fmt.format_number(value / factor, DIGITS)
-    return f"{value / factor:,.{decimals}f}".replace(",", " ")
-
-
-def _format_half_width(half: float, factor: float, decimals: int) -> str:
-    """Return the figure after the ±; one too small for the decimals of its column as `< 0.1`."""
-    least = 10.0**-decimals
-    return f"< {least:.{decimals}f}" if half / factor < least / 2 else _format_number(half, factor, decimals)
 
 
 def format_clock(seconds: float) -> str:
@@ -404,7 +371,7 @@ def _describe_intervals(cells: Sequence[CellMetrics]) -> str:
 
 
 def _format_percents(values: Sequence[float]) -> str:
-    low, high = (f"{v:.0f}" if v >= 99.5 else f"{v:.2g}" for v in (min(values), max(values)))
+    low, high = (fmt.format_number(v, 2) for v in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 

@@ -29,6 +29,7 @@ ROOMY = 100  # cells of a terminal in which texts are wrapped before optional co
 LEAST_TEXT = 16  # cells to which texts are wrapped where a table is too wide
 HARD_BLANK = "\N{NO-BREAK SPACE}"  # a blank at which no line is wrapped
 WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # how texts are wrapped
+UNKNOWN_WIDTH = " ± ?"
 EXPANDED = "_expanded"  # in CSV, the column after a quantity: its expanded uncertainty (k = 2), empty where unknown
 STYLES = {"total": "bold", "best": "bold", "dim": "dim"}  # of rows, in the terminal
 ANSI = {"bold": "\x1b[1m", "dim": "\x1b[2m", "yellow": "\x1b[33m", "bold red": "\x1b[1;31m"}
@@ -39,7 +40,7 @@ INLINE_STYLE = "text-align:{};padding:1px 8px;white-space:nowrap;{}"
 MARKDOWN_SIGN = re.compile(
     r"[\\`*|~{]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|\[(?=[^\]]*\][(\[:])|^[#>]"
 )
-LATEX_FIGURE = re.compile(r"~?[-\d. ]+( ± (< )?[\d. ]+)?[!†‡ ]*")  # with thousands set apart by blanks
+FIGURE_PAIR = re.compile(r"([-+]?\d[\d.,]*) ± ((?:< ?|\$<\$ ?)?(?:\d[\d.,]*|\?))")  # in a text for LaTeX
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "%": r"\%",
@@ -93,11 +94,12 @@ class Column:
     digits: int = 4
     is_share: bool = False
     is_optional: bool = False
+    is_unknown: bool = False
 
     @property
     def heading(self) -> str:
-        """Return name and unit: `energy, kJ`."""
-        return ", ".join(part for part in (self.name, self.unit) if part)
+        """Return name and unit: `energy, kJ`; `energy, kJ ± ?` if no uncertainty of the column is known."""
+        return ", ".join(part for part in (self.name, self.unit) if part) + (UNKNOWN_WIDTH if self.is_unknown else "")
 
 
 FilledColumn = tuple[Column, tuple[TableCell, ...]]
@@ -187,7 +189,7 @@ def format_cell(cell: TableCell, column: Column) -> str:
         return text if text in fmt.WORDS else f"{cell.before}{text}{cell.after}"
     if isinstance(cell, Quantity):
         return _format_quantity(cell, column)
-    return str(cell) if isinstance(cell, int) else fmt.format_number(cell / column.factor, column.digits)
+    return f"{cell:,}" if isinstance(cell, int) else fmt.format_number(cell / column.factor, column.digits)
 
 
 def _format_quantity(q: Quantity, column: Column) -> str:
@@ -214,8 +216,19 @@ def clean_text(text: str) -> str:
 
 
 def _fill_cells(table: Table) -> tuple[Table, list[list[str]]]:
-    """Return the table and its cells as text, without columns that have neither heading nor text."""
+    """Return the table and its cells as text, without columns that have neither heading nor text.
+
+    If no uncertainty of a column is known, its heading says so once, instead of every cell.
+    """
     texts = [[format_cell(cell, c) for cell, c in zip(row.cells, table.columns, strict=True)] for row in table.rows]
+    for k, column in enumerate(table.columns):
+        widths = [row[k] for row in texts if "±" in row[k]]
+        if len(widths) > 1 and all(UNKNOWN_WIDTH in text for text in widths):
+            columns = (*table.columns[:k], replace(column, is_unknown=True), *table.columns[k + 1 :])
+            table, texts = (
+                replace(table, columns=columns),
+                [[*row[:k], row[k].replace(UNKNOWN_WIDTH, ""), *row[k + 1 :]] for row in texts],
+            )
     shown = [k for k, c in enumerate(table.columns) if c.heading or any(row[k] for row in texts)]
     if len(shown) == len(table.columns):
         return table, texts
@@ -433,8 +446,12 @@ def write_latex(table: Table) -> str:
 def escape_latex(text: str) -> str:
     """Escape a text for LaTeX; figures with ± become mathematics."""
     safe = "".join(LATEX_SPECIAL.get(letter, letter) for letter in clean_text(text))
-    whole = re.sub(r"(?<=\d) (?=\d{3}(?:\D|$))", r"\\,", safe) if LATEX_FIGURE.fullmatch(text) else safe
-    return re.sub(r"([-+]?[\d.\\,]+) ± ([\d.?\\,]+)", r"$\1 \\pm \2$", whole).replace("±", r"$\pm$")
+    return FIGURE_PAIR.sub(_write_pair, safe).replace("±", r"$\pm$")
+
+
+def _write_pair(figure: re.Match[str]) -> str:
+    value, width = (part.replace(",", "{,}").replace("$", "") for part in figure.groups())
+    return rf"${value} \pm {width}$"
 
 
 # CSV

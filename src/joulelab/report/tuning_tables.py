@@ -177,8 +177,7 @@ def _describe_payback(result: TuningResult, base: SettingRow, best: SettingRow) 
 
 
 def _format_joules(value: float) -> str:
-    factor, unit = fmt.choose_scale([value], "J")
-    return f"{fmt.format_number(value / factor, 3)} {unit}"
+    return fmt.format_rough(value, "J")
 
 
 def _format_time(q: Quantity) -> str:

@@ -24,6 +24,7 @@ from joulelab.plan.options import (
     read_named_runs,
     write_picture,
 )
+from joulelab.report.format import format_amount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,7 +228,7 @@ def _make_works(options: CostOptions) -> list[Work]:
             raise ConfigError(f"{unit}={amount:g} is no work", next="give an amount above 0")
     nouns = [unit.removesuffix("s") if amount == 1 else unit for unit, amount in works]
     named = zip(nouns, works, strict=True)
-    return [Work(f"{amount:g} {noun}", unit, amount, (), *other) for noun, (unit, amount) in named]
+    return [Work(f"{format_amount(amount)} {noun}", unit, amount, (), *other) for noun, (unit, amount) in named]
 
 
 def _plan_jobs(

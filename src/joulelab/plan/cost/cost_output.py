@@ -113,7 +113,9 @@ def format_rate(entries: Sequence[CostEntry], purpose: Purpose) -> str:
     weighted = sum(a.mean_rate * e.energy_kwh.value for a, e in zip(amounts, entries, strict=True))
     mean = weighted / whole if whole else amounts[0].mean_rate
     is_mean = any(len(a.slots) > 1 or not math.isclose(a.mean_rate, mean, rel_tol=1e-9) for a in amounts)
-    figure = f"{fmt.format_number(mean)} {label.unit} on average" if is_mean else f"{mean:.5g} {label.unit}"
+    figure = (
+        f"{fmt.format_number(mean)} {label.unit} on average" if is_mean else f"{fmt.format_plain(mean, 5)} {label.unit}"
+    )
     kind = "marginal, " if label.kind == "marginal" else ""
     return f"{fmt.shorten_middle(label.name, 30)}, {kind}{figure}"
 
@@ -282,7 +284,7 @@ def _list_reasons(books: CostBooks) -> Iterator[tuple[str, str]]:
             is_figure = amount.label.name.endswith(amount.label.unit)
             yield "rate", f"{at}{name_label(amount.label)}{'' if is_figure else figure}{slots}"
         if entry.site.pue is not None:
-            exact = "" if entry.site.pue_u else ", taken as exact"
+            exact = "" if entry.site.pue_u else ", assumed exact"
             yield "PUE", f"{at}{format_pue(entry.site)}{exact}; {format_energy(entry.site_kwh)} at the site"
     for work in books.planned:
         time = format_figure(work.time * (1 / 3600))

@@ -187,7 +187,8 @@ def format_power(watts: float | None) -> str:
     """Return a power with four digits, without zeros at the end: `8.48 kW`, `645 W`."""
     if watts is None or not math.isfinite(watts):
         return fmt.NOTHING
-    return f"{watts:.4g} W" if abs(watts) < 1000 else f"{float(f'{watts / 1000:.4g}'):,g} kW"
+    factor, unit = (1.0, "W") if abs(watts) < 1000 else (1000.0, "kW")
+    return f"{fmt.format_plain(watts / factor, 4)} {unit}"
 
 
 def _write_percent(share: float) -> str:

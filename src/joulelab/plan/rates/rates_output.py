@@ -73,14 +73,14 @@ def _word_values(data: dict[str, Any], label: Label) -> str:
     if data["low"] is None:
         return "without any value"
     if data["low"] == data["high"]:
-        return f"{data['low']:.6g} {label.unit} at all times"
+        return f"{fmt.format_plain(data['low'])} {label.unit} at all times"
     mean = "" if data["mean"] is None else f", mean {fmt.format_number(data['mean'])}"
     return f"{fmt.format_number(data['low'])} to {fmt.format_number(data['high'])} {label.unit}{mean}"
 
 
 def _make_table(data: dict[str, Any], label: Label) -> Table:
     if data["rules"]:
-        rows = [(fmt.shorten_middle(r["name"], 20), f"{r['price']:.6g}", r["hours"]) for r in data["rules"]]
+        rows = [(fmt.shorten_middle(r["name"], 20), fmt.format_plain(r["price"]), r["hours"]) for r in data["rules"]]
         return make_table(("rule", label.unit, "when"), rows, left=(0, 2))
     since, until = data["since_utc_s"], data["until_utc_s"]
     step = "" if not label.resolution_s else f", steps of {fmt.format_duration(label.resolution_s)}"
@@ -111,7 +111,7 @@ def _list_notes(data: dict[str, Any], label: Label) -> list[Note]:
         notes.append(Note("rates.annual"))
     if label.kind != "price" and label.u_rel is None:
         notes.append(Note("rates.no-uncertainty"))
-    amounts = {key: f"{data[key]['amount']:g} {label.money}" for key in ("demand", "fee") if data[key]}
+    amounts = {key: f"{fmt.format_plain(data[key]['amount'])} {label.money}" for key in ("demand", "fee") if data[key]}
     which = {"demand": " per kW of the highest power", "fee": ""}
     charges = [f"{amount}{which[key]} per {data[key]['per']}" for key, amount in amounts.items()]
     if charges:

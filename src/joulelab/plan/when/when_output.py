@@ -235,7 +235,7 @@ def list_reasons(answer: WhenAnswer) -> list[Note]:
 
 def _format_pue(answer: WhenAnswer) -> str:
     pue = answer.terms.pue
-    return f"{pue.value:g}" + (f" ± {pue.expanded:.2g}" if pue.expanded else "")
+    return fmt.format_interval(pue.value, pue.expanded) if pue.expanded else fmt.format_plain(pue.value)
 
 
 def name_way(way: Way, answer: WhenAnswer) -> str:

@@ -50,9 +50,12 @@ from joulelab.analysis.study_notes import list_notes
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import COVERAGE_FACTOR, ONE, Quantity
 from joulelab.core.text import finite_or_none
+from joulelab.site.footprint import compute_footprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from joulelab.site.footprint import Footprint
 
 __all__ = ["Cell", "CellMetrics", "StudySummary", "Trial", "summarise_cells"]
 SCHEMA = 1
@@ -97,6 +100,13 @@ class CellMetrics:
     told: int = 0
     quality: Mapping[str, Quantity] = field(default_factory=dict)
     gpu_load: Quantity | None = None
+
+    @property
+    def footprint(self) -> Footprint | None:
+        """Return kWh, cost and CO2e of the energy; None without an energy, or if the repeats have no site in common."""
+        sites = {trial.site for trial in self.trials}
+        site = sites.pop() if len(sites) == 1 else None
+        return None if self.energy is None or site is None else compute_footprint(self.energy, site)
 
     @property
     def data(self) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.cell_comparison import RepeatSample
     from joulelab.analysis.result import Check, Fact
     from joulelab.analysis.statistics import RepeatScatter
+    from joulelab.site.footprint import Site
 
 SHARED_SOURCES = ("gain:", "offset:")
 LASTING_SOURCES = ("lag:", IN_STEP)
@@ -60,7 +61,8 @@ class Trial:
     it: gains cancel only between trials of the same meter. `estimate`: a part of the energy is load x rated power.
     `doubts` are the run's own, as `name: message`; `uncapped` are those about a cap that was not in force. `used` and
     `idle` name the devices that worked and those that did not; `idle_energy` (J) is that of the latter. `facts` are
-    those that the workload reported. `gpu_load` is the mean load (share of one) of the GPUs that worked.
+    those that the workload reported. `gpu_load` is the mean load (share of one) of the GPUs that worked. `site` is the
+    place where it ran, None if it is not known.
     """
 
     energy: Quantity | None
@@ -77,6 +79,7 @@ class Trial:
     idle: tuple[str, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=dict)
     gpu_load: float | None = None
+    site: Site | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice, show_progress
+from joulelab.cli.output import (
+    load_current_site,
+    measure_terminal,
+    print_blocks,
+    print_json,
+    print_notice,
+    show_progress,
+)
 from joulelab.cli.parameters import UsageError, add_format_option, format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
     from joulelab.report.group_comparison import RunGroup
+    from joulelab.site.footprint import Site
 
 BETWEEN = "vs"
 
@@ -51,7 +59,8 @@ def command(words: tuple[str, ...], form: str, as_json: bool, runs: Path) -> Non
             raise UsageError("same-run", f"A and B are the same run {name}; name two runs of `joulelab ls`")
         raise UsageError("same-run", f"run {name} is in both groups ({len(both)} in all); name each run in one only")
     with show_progress(f"reading {sum(map(len, paths))} runs"):
-        groups = [_load_group(*each) for each in zip("AB", (first, second), paths, strict=True)]
+        site = load_current_site()
+        groups = [_load_group(*each, site) for each in zip("AB", (first, second), paths, strict=True)]
     a, b = groups
     if len(a.runs) == len(b.runs) == 1:
         if left_out := a.left_out + b.left_out:
@@ -101,13 +110,13 @@ def _is_label(word: str) -> bool:
     return "=" in word and not Path(word).exists()
 
 
-def _load_group(letter: str, words: Sequence[str], paths: Sequence[Path]) -> RunGroup:
+def _load_group(letter: str, words: Sequence[str], paths: Sequence[Path], site: Site | None) -> RunGroup:
     """Read the runs of a group; of those that labels chose, runs that did not succeed are left out."""
     from joulelab.analysis.results_file import load_result
     from joulelab.report.comparison import is_success
     from joulelab.report.group_comparison import RunGroup
 
-    results = [load_result(path) for path in paths]
+    results = [load_result(path).with_site(site) for path in paths]
     kept = [r for r in results if is_success(r)] if any(map(_is_label, words)) else results
     if not kept:
         raise UsageError("no-whole-run", f"none of the {len(results)} runs of {' '.join(words)} has succeeded")

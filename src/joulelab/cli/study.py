@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import print_json, print_notice, show_progress
+from joulelab.cli.output import load_current_site, print_json, print_notice, show_progress
 from joulelab.cli.parameters import (
     UNTIL_OPTIONS,
     GroupedCommand,
@@ -162,7 +162,7 @@ def run_command(
     if code is not None:
         ctx.exit(code)
     with show_progress(f"reading the runs of {study.name}"):
-        results, summary = summarise_study(study, found.plan)
+        results, summary = summarise_study(study, found.plan, load_current_site())
         files = write_study_files(study, results, summary, figures=figures)
     print_report(study, results, summary, form="json" if as_json else "text", files=files, every=every)
     ctx.exit(report_failures(outcome))
@@ -238,7 +238,7 @@ def report_command(
     study = open_named_study(found, studies, twins)
     with show_progress(f"reading the runs of {study.name}"):
         _fetch_accounting(_list_slots(study, found))
-        results, summary = summarise_study(study, found.plan)
+        results, summary = summarise_study(study, found.plan, load_current_site())
         refuse_unreported_quality(summary)
         files = write_study_files(study, results, summary, figures=figures)
     spread: Spread = "deviation" if deviation else "interval" if interval else "expanded"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from joulelab.cli.output import print_notice, show_progress
+from joulelab.cli.output import load_current_site, print_notice, show_progress
 from joulelab.cli.parameters import (
     METER_OPTIONS,
     UNTIL_OPTIONS,
@@ -298,7 +298,7 @@ def _run_sweep(plan: Plan, name: str, given: Mapping[str, Any]) -> int:
     if code is not None:
         return code
     with show_progress(f"reading the runs of {study.name}"):
-        results, summary = summarise_study(study, plan)
+        results, summary = summarise_study(study, plan, load_current_site())
     show_study(study, results, summary, **{name: given[name] for name in ("as_json", "figures", "form", "every")})
     return report_failures(outcome)
 
@@ -325,7 +325,7 @@ def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
     own = dict(study.data)
     study.data |= {key: value for key, value in chosen.items() if value}
     with show_progress(f"reading the runs of {study.name}"):
-        results, summary = summarise_study(study)
+        results, summary = summarise_study(study, site=load_current_site())
     refuse_unreported_quality(summary)
     shown = {name: given[name] for name in ("as_json", "figures", "form", "every")}
     if study.data != own and given["figures"] is None and (study.folder / "figures").exists():

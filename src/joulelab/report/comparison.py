@@ -12,6 +12,7 @@ from joulelab.analysis.study_cells import Note
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
+from joulelab.report.footprint_text import format_cost, scale_co2e, word_basis
 from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.run_rows import list_phase_rows
 from joulelab.report.run_summary import name_ending
@@ -30,12 +31,14 @@ from joulelab.report.tables import (
     write_csv,
 )
 from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine
+from joulelab.site.footprint import compute_footprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.result import Fact, Result
     from joulelab.report.run_rows import PhaseRow
+    from joulelab.site.footprint import Site
 
 ONE_RUN_EACH = Note("one-run-each")
 MOST_OF_NAME, MOST_OF_TITLE = 24, 60  # letters of the name of a fact, and of a run in a title
@@ -44,6 +47,8 @@ OWN_LABELS = ("cell", "slot")  # the place of a run in its study: its knobs have
 LIMIT = Column("", align="left", is_optional=True)  # the largest possible difference, where it is not resolved
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 METER_ERRORS = ("gain:", "offset:")  # the same in two runs on one device
+COST, CO2E = "cost", "CO2e"
+INTENSITY_ERROR = "intensity:"  # the same in two runs at one site
 UNFINISHED = ("not-started", "interrupted", "killed", "live")  # outcomes
 DERIVED = ("rest ", "supply loss", "net of idle")  # differences of energies
 
@@ -184,6 +189,7 @@ class RunComparison:
             "notes": word_notes(self.list_notes(), COMPARISON),
             "messages": [{"code": note.code, "numbers": dict(note.numbers)} for note in self.list_notes()],
             "facts": {name: {"a": a, "b": b} for name, (a, b) in self.facts.items()},
+            "site": {"a": self.a.site and self.a.site.to_json(), "b": self.b.site and self.b.site.to_json()},
         }
 
     def _explain_missing(self) -> str:
@@ -231,6 +237,8 @@ def compare_runs(a: Result, b: Result) -> RunComparison:
             lines.append(
                 compare_quantities(f"  {group.name}", "J", group.energy, other.energy, keep, estimate=estimate)
             )
+    if whole_a and whole_b and a.site and b.site:
+        lines += _compare_footprints((whole_a, whole_b), (a.site, b.site), keep)
     if whole_a and whole_b and whole_a.net and whole_b.net:
         lines.append(compare_quantities("net of idle", "J", whole_a.net, whole_b.net, keep))
     lines.append(compare_quantities("time", "s", Quantity(a.duration_s), Quantity(b.duration_s), ()))
@@ -248,6 +256,21 @@ def compare_runs(a: Result, b: Result) -> RunComparison:
         per_s = Quantity(a.work[name] / a.duration_s), Quantity(b.work[name] / b.duration_s)
         lines.append(compare_quantities(f"{name}/s", "", *per_s, ()))
     return RunComparison(a, b, tuple(lines), same)
+
+
+def _compare_footprints(
+    wholes: tuple[GroupResult, GroupResult], sites: tuple[Site, Site], keep: tuple[str, ...]
+) -> list[ComparedFigure]:
+    """Compare cost and CO2e, as far as both sites know them; costs in one currency."""
+    first, second = (compute_footprint(whole.energy, site) for whole, site in zip(wholes, sites, strict=True))
+    estimate, lines = wholes[0].estimate or wholes[1].estimate, []
+    if first.cost is not None and second.cost is not None and sites[0].currency == sites[1].currency:
+        line = compare_quantities(COST, sites[0].currency, first.cost, second.cost, keep, estimate=estimate)
+        lines.append(line)
+    if first.co2e_kg is not None and second.co2e_kg is not None:
+        common = (*keep, INTENSITY_ERROR)
+        lines.append(compare_quantities(CO2E, "kg", first.co2e_kg, second.co2e_kg, common, estimate=estimate))
+    return lines
 
 
 def _choose_wholes(a: Result, b: Result) -> tuple[GroupResult | None, GroupResult | None]:
@@ -324,9 +347,8 @@ def _size_change(ratio: float) -> str:
 
 
 def _size_interval(share: float, expanded: float) -> str:
-    """Return a change in words: `12.3 % less ± 1.1`."""
-    value, _, width = fmt.format_change(abs(share), expanded).removeprefix("+").removesuffix(" %").partition(" ± ")
-    return f"{value} % {_name_direction(share)} ± {width}"
+    """Return a change in words: `12.3 ± 1.1 % less`."""
+    return f"{fmt.format_change(abs(share), expanded).removeprefix('+')} {_name_direction(share)}"
 
 
 def make_figure_table(found: RunComparison) -> Table:
@@ -355,8 +377,11 @@ def format_figure_values(line: ComparedFigure) -> tuple[str, str]:
         return fmt.format_duration(line.a.value), fmt.format_duration(line.b.value)
     if not line.unit:
         return fmt.format_rate(line.a.value), fmt.format_rate(line.b.value)
+    if line.name == COST:
+        first, second = (format_cost(q, line.unit, has_interval=True) for q in (line.a, line.b))
+        return (f"~{first}", f"~{second}") if line.estimate else (first, second)
     largest = [v for q in (line.a, line.b) for v in (q.value, q.expanded)]
-    factor, unit = fmt.choose_scale(largest, line.unit)
+    factor, unit = scale_co2e((line.a, line.b)) if line.name == CO2E else fmt.choose_scale(largest, line.unit)
     is_derived = line.name.strip().startswith(DERIVED)
     a, b = (fmt.format_scaled(q, factor, unit, estimate=line.estimate, is_derived=is_derived) for q in (line.a, line.b))
     return a, b
@@ -465,6 +490,7 @@ def lay_out_comparison(found: RunComparison, *, width: int) -> list[TextBlock]:
     blocks += [BLANK_LINE, replace(make_figure_table(found), title="")]
     if facts := make_fact_table(found, max((width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)):
         blocks += [BLANK_LINE, replace(facts, title="")]
+    blocks += [TextLine(text) for text in word_sites((found.a, found.b), found)]
     blocks += [BLANK_LINE, TextLine(f"{found.word_verdict()}.", "bold")]
     return blocks + [TextLine(note) for note in word_notes(found.list_notes(), COMPARISON)]
 
@@ -477,10 +503,18 @@ def write_comparison(found: RunComparison, form: str) -> str:
     runs = [f"{label}: {run.run} {title_run(run)}" for label, run in (("A", found.a), ("B", found.b))]
     simulated = name_sources((found.a, found.b))
     notes = (*([simulated] if simulated else []), "Intervals are expanded uncertainties (k = 2)")
+    notes += tuple(word_sites((found.a, found.b), found))
     tables = [replace(make_figure_table(found), notes=notes), make_fact_table(found), make_phase_pair_table(found)]
     verdict = document.escape_text(f"{found.word_verdict()}.")
     remarks = document.write_list(word_notes(found.list_notes(), COMPARISON))
     return document.write_document([document.write_list(runs), *(t for t in tables if t is not None), verdict, remarks])
+
+
+def word_sites(runs: Sequence[Result], found: RunComparison) -> list[str]:
+    """Return price, carbon intensity and source in a line for each site, if the comparison has cost or CO2e."""
+    if not found.find_figure(COST) and not found.find_figure(CO2E):
+        return []
+    return list(dict.fromkeys(word_basis(run.site) for run in runs if run.site is not None))
 
 
 def name_sources(runs: Sequence[Result]) -> str:

@@ -13,11 +13,13 @@ from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
 from joulelab.report.comparison import find_common_families, list_devices, name_sources, note_unlike_runs
+from joulelab.report.footprint_text import scale_co2e, word_basis
 from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.paper_tables import format_bounds, format_chance, format_more_repeats
 from joulelab.report.study_csv import write_records
 from joulelab.report.tables import DOCUMENT_FORMATS, Column, Table, format_cell, make_table, scale_column
 from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine
+from joulelab.site.footprint import compute_footprint
 from joulelab.study.results import MEASURED, make_trial
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.cell_comparison import CellPair, RepeatSample
     from joulelab.analysis.cell_metrics import StudySummary
     from joulelab.analysis.result import Result
+    from joulelab.site.footprint import Site
 
 KNOB = "group"
 INTERVAL_NOTE = (
@@ -75,6 +78,9 @@ class GroupFigure:
         """Return how the figure is written: its unit with a prefix, its digits."""
         if self.unit.startswith(("J", "W")):
             return scale_column(self.name, self.unit, [self.a, self.b])
+        if self.unit == "kg":
+            factor, unit = scale_co2e([self.a, self.b])
+            return Column(self.name, unit, factor=factor)
         return Column(self.name, self.unit, signed=not self.unit, factor=0.01 if self.unit == "%" else 1.0)
 
     def to_json(self) -> dict[str, Any]:
@@ -135,6 +141,7 @@ def compare_groups(a: RunGroup, b: RunGroup) -> GroupComparison:
     summary = summarise_cells(cells, reference={KNOB: a.letter}, ks=())
     kinds = [k for k in summary.cell(b.letter).per_work if k in summary.cell(a.letter).per_work]
     figures = _list_figures(summary, cells, kinds)
+    figures[1:1] = _list_footprints(figures[0], _find_site(runs)) if figures and figures[0].name == "energy" else []
     notes = [*_note_groups(a, b, families), *(note for note in summary.notes if note.code in SHARED_NOTES)]
     return GroupComparison(a, b, tuple(figures), tuple(notes), summary.lines[0].per)
 
@@ -193,6 +200,35 @@ def _list_figures(summary: StudySummary, cells: Sequence[Cell], kinds: Sequence[
         samples = [{name: make_sample(each[name], 0.0)} for each in quality]
         found.append(_make_figure(name, "", name, (a.quality[name], b.quality[name]), samples))
     return [figure for figure in found if figure is not None]
+
+
+def _find_site(runs: Sequence[Result]) -> Site | None:
+    """Return the site of all runs, None if it is not known or they have different ones."""
+    sites = {run.site and replace(run.site, is_recorded=False) for run in runs}
+    return sites.pop() if len(sites) == 1 else None
+
+
+def _list_footprints(energy: GroupFigure, site: Site | None) -> list[GroupFigure]:
+    """Return cost and CO2e: the figures of the energy in other units."""
+    if site is None or energy.a is None or energy.b is None:
+        return []
+    one = compute_footprint(Quantity(1.0), site)
+    sides = [compute_footprint(q, site) for q in (energy.a, energy.b)]
+    found = []
+    for name, unit, amount, (a, b) in (
+        ("cost", site.currency, one.cost, (sides[0].cost, sides[1].cost)),
+        ("CO2e", "kg", one.co2e_kg, (sides[0].co2e_kg, sides[1].co2e_kg)),
+    ):
+        if amount is not None:
+            pair, factor = energy.pair, amount.value
+            ends = pair.difference_interval and (
+                pair.difference_interval[0] * factor,
+                pair.difference_interval[1] * factor,
+            )
+            difference = None if pair.difference is None else pair.difference * factor
+            scaled = replace(pair, figure=name, unit=unit, difference=difference, difference_interval=ends)
+            found.append(GroupFigure(name, unit, a, b, scaled))
+    return found
 
 
 def _make_figure(
@@ -270,7 +306,9 @@ def make_group_table(found: GroupComparison, *, is_printed: bool = False) -> Tab
         rows.append((figure.name, *sides, _format_change(pair), differ, _format_difference(figure, column), *advice))
     heads = ("B - A", *(() if is_printed else ("more\nrepeats", "p")))
     optional = (Column(name, is_optional=True) for name in heads)
-    notes = [ASSUMED] if any(figure.pair.assumed for figure in found.figures) else []
+    site = _find_site((*found.a.runs, *found.b.runs))
+    notes = [word_basis(site)] if site is not None and not site.is_empty else []
+    notes += [ASSUMED] if any(figure.pair.assumed for figure in found.figures) else []
     return make_table(("", "A", "B", "B / A - 1, %", "differ", *optional), rows, title=TITLE, notes=notes)
 
 
@@ -300,7 +338,8 @@ def lay_out_groups(found: GroupComparison, *, width: int) -> list[TextBlock]:
             blocks.append(TextLine(f"   {simulated}"))
     table = make_group_table(found)
     blocks += [BLANK_LINE, TextLine(f"{found.word_verdict()}.", "bold"), BLANK_LINE, replace(table, title="", notes=())]
-    return [*blocks, BLANK_LINE, *(TextLine(note) for note in (*_word_group_notes(found.notes), INTERVAL_NOTE))]
+    notes = (*table.notes, *_word_group_notes(found.notes), INTERVAL_NOTE)
+    return [*blocks, BLANK_LINE, *(TextLine(note) for note in notes)]
 
 
 def write_groups(found: GroupComparison, form: str) -> str:

@@ -17,12 +17,14 @@ from joulelab.report.study_tables import (
     UNCAPPED,
     describe_best,
     has_one_cell,
+    list_footprint_columns,
     list_line_bests,
     list_load_columns,
     list_quality_columns,
     name_plain_cell,
     title_line,
     uses_estimate,
+    word_study_sites,
 )
 from joulelab.report.tables import Column, MarkedCell, join_columns, scale_column
 from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
@@ -62,6 +64,7 @@ def lay_out_matrix(summary: StudySummary, notes: Sequence[str] = (), *, more: st
         blocks.append(list_facts(facts, label_width=max(len(label) for label, _ in facts) + 1))
     if rows:
         blocks += [BLANK_LINE, make_matrix_table(summary, rows), BLANK_LINE, TextLine(CONVENTION, "dim")]
+        blocks += [TextLine(text, "dim") for text in word_study_sites(summary)]
     own = [note for note in summary.notes if note.code not in ABOUT_COLUMNS]
     asked = [note for note in own if note.code.startswith(REQUESTED)]
     rest = sorted((note for note in own if note not in asked), key=_rank_note)
@@ -151,6 +154,9 @@ def make_matrix_table(summary: StudySummary, cells: Sequence[CellMetrics]) -> Ta
             for c, e in zip(cells, estimated, strict=True)
         )
         columns.append((Column("energy\ngain", "%", is_share=True), gains))
+    whole = "\nof a run" if per else ""  # the energy is per unit of work then
+    for column, values in list_footprint_columns(cells):
+        columns.append((replace(column, name=f"{column.name}{whole}", is_optional=True), values))
     limited = {limit.name for goal in summary.goals for limit in goal.quality}
     columns += [
         (replace(column, is_optional=column.name not in limited), values)

@@ -62,7 +62,7 @@ def _describe_cell(summary: StudySummary, line: CellLine, cell: CellMetrics) -> 
     row |= {"reference": int(cell.key == line.reference), "compared_per": line.per}
     for name, q in _list_metrics(cell).items():
         row |= _split_quantity(name, q)
-    row |= {name: value for name, value in (("data", cell.data),) if value}
+    row |= _describe_site(cell) | {name: value for name, value in (("data", cell.data),) if value}
     row |= {"energy_deviation_j": cell.energy_deviation, "time_deviation_s": cell.time_deviation}
     place = (
         "" if front is None else "front" if cell.key in front.cells else "perhaps" if cell.key in front.unsure else ""
@@ -93,8 +93,24 @@ def _list_metrics(cell: CellMetrics) -> dict[str, Quantity | None]:
     metrics |= {f"j_per_{kind}": q for kind, q in cell.per_work.items()}
     metrics |= {f"{kind}_per_s": q for kind, q in cell.rate.items()}
     metrics |= {} if cell.idle_energy is None else {"idle_energy_j": cell.idle_energy}
+    if cell.footprint is not None:
+        metrics |= {"energy_kwh": cell.footprint.kwh, "cost": cell.footprint.cost, "co2e_kg": cell.footprint.co2e_kg}
     metrics |= {f"quality_{name}": q for name, q in cell.quality.items()}
     return metrics | {"idle_energy_share": cell.idle_energy_share, "gpu_load": cell.gpu_load}
+
+
+def _describe_site(cell: CellMetrics) -> dict[str, Any]:
+    """Return what cost and CO2e are computed from: currency, PUE, carbon intensity with year, zone and source."""
+    site = None if cell.footprint is None else cell.footprint.site
+    if site is None:
+        return {}
+    row: dict[str, Any] = {"currency": site.currency, "pue": site.pue, "intensity_g_per_kwh": site.g_per_kwh}
+    return row | {
+        "intensity_year": site.year,
+        "intensity_zone": site.zone,
+        "intensity_covers": site.covers,
+        "intensity_source": site.source,
+    }
 
 
 def list_knob_columns(cell: CellMetrics) -> dict[str, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulelab.analysis.cell_metrics import StudySummary
+    from joulelab.site.footprint import Site
     from joulelab.study.folder import Plan, Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.results import RatedTrial, Results
@@ -32,8 +33,11 @@ ESTIMATE_NOTE = (
 )
 
 
-def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, StudySummary]:
-    """Read the results of a study and compute its summary; with a study file only its own cells."""
+def summarise_study(study: Study, plan: Plan | None = None, site: Site | None = None) -> tuple[Results, StudySummary]:
+    """Read the results of a study and compute its summary; with a study file only its own cells.
+
+    `site` is the one that is set now, for runs that recorded none.
+    """
     from joulelab.analysis.cell_metrics import summarise_cells
     from joulelab.analysis.goals import Goal
     from joulelab.study.results import WorkPattern, gather_results
@@ -43,6 +47,8 @@ def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, St
     planned = {cell.key: cell for cell in plan.cells} if plan else {}
     cells = planned if plan is not None and plan.file is not None else None
     results = gather_results(study, scope=data["scope"], work=work, planned=planned, cells=cells)
+    if site is not None:
+        results.cells = [_set_site(cell, replace(site, is_recorded=False)) for cell in results.cells]
     goals = [Goal.parse(text) for text in data["goals"]]
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
     summary = summarise_cells(results.cells, goals=goals, reference=data["reference"] or None, per=kinds)
@@ -55,6 +61,10 @@ def summarise_study(study: Study, plan: Plan | None = None) -> tuple[Results, St
         if "doubts" in row:
             row["doubts"] = "; ".join(map(str, row["doubts"]))
     return results, replace(summary, notes=(*notes, *precision, *summary.notes))
+
+
+def _set_site(cell: Cell, site: Site) -> Cell:
+    return replace(cell, trials=tuple(replace(trial, site=trial.site or site) for trial in cell.trials))
 
 
 def _list_precision(study: Study, results: Results, cells: Mapping[str, PlannedCell] | None) -> list[Note]:

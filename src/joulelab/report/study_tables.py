@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.cell_lines import AXES, choose_knob_unit, format_knob, format_knobs
 from joulelab.analysis.goals import REACHED
 from joulelab.report import format as fmt
+from joulelab.report.footprint_text import scale_co2e, word_basis
 from joulelab.report.messages import word_notes
 from joulelab.report.tables import (
     DOCUMENT_FORMATS,
@@ -56,7 +57,7 @@ def lay_out_study(summary: StudySummary, *, every: bool = False) -> list[TextBlo
     if scalings := choose_scalings(summary, every=every):
         title = TextLine(title_scaling(summary, scalings), "bold")
         blocks += [BLANK_LINE, title, BLANK_LINE, make_scaling_table(summary, scalings)]
-    notes = [("note", note) for note in (COVERAGE, *word_notes(summary.notes))]
+    notes = [("note", note) for note in (COVERAGE, *word_study_sites(summary), *word_notes(summary.notes))]
     return [*blocks, BLANK_LINE, list_facts(notes)]
 
 
@@ -72,7 +73,8 @@ def _lay_out_best(summary: StudySummary, line: CellLine | None, title: str) -> l
 def write_study_document(summary: StudySummary, form: str) -> str:
     """Return the tables, best cells and notes of a study in a format of DOCUMENT_FORMATS."""
     document = DOCUMENT_FORMATS[form]
-    lists = [[f"{name}: {text}" for name, text in _list_bests(summary)], [COVERAGE, *word_notes(summary.notes)]]
+    notes = [COVERAGE, *word_study_sites(summary), *word_notes(summary.notes)]
+    lists = [[f"{name}: {text}" for name, text in _list_bests(summary)], notes]
     written = [document.write_list(lines) for lines in lists if lines]
     return document.write_document([*list_study_tables(summary), *written])
 
@@ -172,6 +174,7 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
     for kind in dict.fromkeys(kind for r in rows for kind in r.per_work):
         column = _fill_scaled(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
         columns.append(_mark_estimates(column, estimates))
+    columns += list_footprint_columns(rows)
     columns += list_quality_columns(rows, summary.goals)
     columns += list_load_columns(rows)
     if any(r.idle_energy is not None and r.idle_energy.value > 0 for r in rows):
@@ -182,6 +185,27 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
     if names_best and bests:
         columns.append((Column(BEST_HEADING), tuple(_name_goals(bests, key) for key in line.cells)))
     return join_columns(columns, styles=_list_styles(bests, line))
+
+
+def list_footprint_columns(rows: Sequence[CellMetrics]) -> list[FilledColumn]:
+    """Return cost and CO2e of the cells, as far as the site is known; their intervals are those of the energy."""
+    found = [r.footprint for r in rows]
+    estimates, columns = [r.estimate for r in rows], []
+    currencies = {f.site.currency for f in found if f is not None and f.site is not None and f.cost is not None}
+    costs = [None if f is None else f.cost for f in found]
+    masses = [None if f is None else f.co2e_kg for f in found]
+    if len(currencies) == 1:
+        columns.append(_mark_estimates((Column("cost", currencies.pop(), bare=True), costs), estimates))
+    if any(q is not None for q in masses):
+        factor, unit = scale_co2e(masses)
+        columns.append(_mark_estimates((Column("CO2e", unit, factor=factor, bare=True), masses), estimates))
+    return columns
+
+
+def word_study_sites(summary: StudySummary) -> list[str]:
+    """Return price, carbon intensity and source in a line for each site of a study."""
+    sites = [r.footprint.site for r in summary.cells if r.footprint is not None]
+    return list(dict.fromkeys(word_basis(site) for site in sites if site is not None and not site.is_empty))
 
 
 LOAD_COLUMN = Column("GPU\nload", "%", factor=0.01, digits=3, is_optional=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OWN_FILE, COUNTRY_FILE, CODE_FILE = "annual.toml", "carbon-intensity.csv", "country-codes.csv"
 COUNTRY_SOURCE = "Ember and Energy Institute, by Our World in Data, as distributed by CodeCarbon 3.3.2"
 COUNTRY_URL = "https://ourworldindata.org/grapher/carbon-intensity-electricity"
-COUNTRY_LICENCE = "MIT (CodeCarbon); CC BY 4.0 (Our World in Data)"
+COUNTRY_LICENCE = "CC BY 4.0 (Our World in Data, Ember); MIT (CodeCarbon)"
 LIST_COMMAND = "joulelab site --list"
 MOST_G_PER_KWH = 5000.0  # the highest figure of the tables is 1,306
 FIRST_YEAR, LAST_YEAR = 1990, 2100
@@ -256,7 +256,7 @@ def _load_own_tables() -> IntensityTable:
             source=COUNTRY_SOURCE,
             url=COUNTRY_URL,
             licence=COUNTRY_LICENCE,
-            note="lifecycle is the publisher's word in a later edition; the file does not say it",
+            note="lifecycle by Ember's method of 2024; the file itself does not say what it covers",
         )
     return IntensityTable("joulelab's tables", rows, own["prefer"], countries)
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.result import Fact, PhaseResult, Result
+    from joulelab.site.footprint import Site
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
     from joulelab.study.precision import CellPrecision
@@ -157,6 +158,7 @@ class SlotTrial:
     facts: Mapping[str, Fact] = field(default_factory=dict)
     rated: Mapping[str, float] = field(default_factory=dict)
     gpu_load: float | None = None
+    site: Site | None = None
 
     def get_energy(self, scope: str | None = None) -> Quantity | None:
         """Return the energy of a scope or group, by default of everything measured."""
@@ -219,6 +221,7 @@ def make_trial(result: Result) -> SlotTrial:
             name_scope(d.scope, d.host): d.watts for d in result.rated.devices if find_family(d.scope) not in lacking
         },
         gpu_load=result.gpu_load,
+        site=None if result.site is None else replace(result.site, is_recorded=False),
     )
 
 
@@ -511,6 +514,7 @@ def _make_whole_trial(
         idle=tuple(idle or ()),
         facts=found.facts,
         gpu_load=found.gpu_load,
+        site=found.site,
     )
 
 

@@ -25,7 +25,7 @@ from joulelab.report.charts.chart_model import (
     StackedBar,
     StackPart,
 )
-from joulelab.report.comparison import compare_runs, format_figure_change, format_figure_values
+from joulelab.report.comparison import CO2E, COST, compare_runs, format_figure_change, format_figure_values
 from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 from joulelab.report.run_tables import list_agreement_rows
 
@@ -334,7 +334,7 @@ def chart_changes(found: RunComparison) -> BarChart | None:
     """Chart the relative changes between two runs with their intervals; None if there are none."""
     bars = []
     for line in found.lines:
-        if line.ratio is not None:
+        if line.ratio is not None and line.name not in (COST, CO2E):  # they change as the energy does
             expanded = None if line.ratio.expanded is None else line.ratio.expanded * 100
             colour = ALERT_COLOUR if line.is_different else GREY
             change = (line.ratio.value - 1) * 100

@@ -54,7 +54,9 @@ class Loader:
 
 def hugging(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, SimpleNamespace, SimpleNamespace]:
     module = load(monkeypatch, "huggingface", transformers={"TrainerCallback": object})
-    args = SimpleNamespace(local_process_index=0, torch_compile=False, n_gpu=1, world_size=1, train_batch_size=4)
+    args = SimpleNamespace(
+        local_process_index=0, process_index=0, torch_compile=False, n_gpu=1, world_size=1, train_batch_size=4
+    )
     args.include_num_input_tokens_seen = "no"
     return module, args, SimpleNamespace(num_input_tokens_seen=0, epoch=0.0, train_batch_size=4)
 
@@ -116,7 +118,7 @@ def test_lightning_steps_are_those_of_the_optimizer(marked: Marked, monkeypatch:
     module = load(monkeypatch, "lightning", lightning__pytorch={"Callback": object})
     ours = SimpleNamespace(creates_processes_externally=False)
     trainer = SimpleNamespace(strategy=SimpleNamespace(cluster_environment=ours), local_rank=0, num_devices=2)
-    trainer.global_step = trainer.current_epoch = 0
+    trainer.global_step = trainer.current_epoch = trainer.global_rank = 0
     trainer.sanity_checking, trainer.state = False, SimpleNamespace(fn="fit")
     callback = module.JoulelabCallback(samples=7)
     callback.on_sanity_check_start(trainer, None)

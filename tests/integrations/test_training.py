@@ -130,54 +130,47 @@ class Recorded:
 
 
 @pytest.mark.system  # pure, and slow
-@pytest.mark.parametrize(
-    ("rank", "environ", "options", "lines"),
-    [(0, {}, {}, 1), (0, {}, {"summary": False}, 0), (0, {"RANK": "8"}, {}, 0), (1, {"RANK": "1"}, {}, 0)],
-    ids=["first", "switched off", "first of another node", "another rank"],
-)
-def test_the_first_rank_prints_one_line_at_the_end(
-    tmp_path: Path,
-    marked: Marked,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    rank: int,
-    environ: dict[str, str],
-    options: dict[str, Any],
-    lines: int,
-) -> None:
-    run = make_run(tmp_path / "runs")
-    monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(run, name or "train"))
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    training = TrainingMeasurement(**options)
-    training.begin_training("train", local_rank=rank)
-    training.end_training()
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", lines)
-    line = rf"joulelab: train: 6\.8\d+ ± \S+ kJ \(1\.91 Wh\) in 10\.00 s, .*; run {run} \(joulelab show {run.name}\)\n"
-    assert not lines or re.fullmatch(line, captured.err)
-
-
-def test_a_phase_of_a_run_that_goes_on_is_told_without_its_energy(
+def test_only_the_first_rank_prints_a_line_and_has_metrics(
     tmp_path: Path, marked: Marked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(tmp_path / "r1", name or "train"))
-    training = TrainingMeasurement()
-    training.begin_training("train")
-    training.end_training()
-    assert capsys.readouterr().err.startswith("joulelab: train: 10.00 s, a phase of a run that goes on; run ")
+    run = make_run(tmp_path / "runs")
+    monkeypatch.setenv("JOULELAB_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(run, name or "train"))
+    wrong = []
+    for rank, ranks, options, lines in (
+        (0, {}, {}, 1),
+        (0, {}, {"summary": False}, 0),
+        (0, {"global_rank": 8}, {}, 0),
+        (1, {"global_rank": 1}, {}, 0),
+        (0, {}, {"log": "none"}, 1),
+    ):
+        training = TrainingMeasurement(**options)
+        training.begin_training("train", local_rank=rank, **ranks)
+        metrics, captured = training.end_training(), capsys.readouterr()
+        has_metrics = not ranks and options != {"log": "none"}
+        if (captured.out, captured.err.count("\n"), bool(metrics)) != ("", lines, has_metrics):
+            wrong.append((rank, ranks, options, captured, metrics))
+        if has_metrics:
+            assert metrics["energy_j"] == pytest.approx(6880, rel=0.02)
+            assert metrics["power_w"] == pytest.approx(688, rel=0.02)
+            assert metrics["energy_kwh"] == pytest.approx(metrics["energy_j"] / 3.6e6)
+            assert 0 < metrics["energy_expanded_j"] < 700
+        if lines:
+            answer = r"joulelab: train: 6\.\d+ ± \S+ kJ \(.*\) in 10\.00 s, \d+ W on average; .*"
+            assert re.fullmatch(rf"{answer}; more: joulelab show {run.name}\n", captured.err), captured.err
+    assert not wrong
 
 
-def test_a_line_that_cannot_be_made_is_only_warned_of(
+def test_a_line_that_cannot_be_made_is_one_warning(
     tmp_path: Path, marked: Marked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "r1").mkdir()
-    (tmp_path / "r1" / "end.json").write_text("{}")
     monkeypatch.setattr(joulelab, "measure", lambda name, **_: Recorded(tmp_path / "r1", name or "train"))
     training = TrainingMeasurement()
     training.begin_training("train")
-    training.end_training()
-    assert "summary of the training cannot be printed" in caplog.text
+    assert training.end_training() == {}
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
+        "energy is not in the metrics of the training"
+    ]
 
 
 @pytest.mark.system
@@ -312,6 +305,8 @@ def test_trackers_get_the_run_if_the_user_has_them(
         raise OSError("gone")
 
     trackers.__dict__["logged"] = logged
+    monkeypatch.setattr(TrainingMeasurement, "_report_end", lambda *_: {})
+    monkeypatch.setattr(TrainingMeasurement, "_start_metrics", lambda *_: None)
     monkeypatch.setitem(sys.modules, "joulelab.integrations.trackers", trackers)
 
     def train(**options: Any) -> TrainingMeasurement:

@@ -1,8 +1,12 @@
-"""Measure a training with Hugging Face's Trainer: `Trainer(..., callbacks=[JoulelabCallback()])`."""
+"""Measure a training with Hugging Face's Trainer: `Trainer(..., callbacks=[JoulelabCallback()])`.
+
+Energy joins the rows that the Trainer logs, so that every tracker of `report_to` gets it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import monotonic_ns
@@ -55,6 +59,7 @@ class ForwardBatches:
 class JoulelabCallback(TrainingCallback, TrainerCallback):
     """Measure a training: phases `train`, `epoch n`, steps, validation, predict, save; samples and tokens.
 
+    Energy, power, cost and CO2e are in the rows that the Trainer logs, and beside `train_runtime` in its metrics.
     Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
     """
 
@@ -86,9 +91,20 @@ class JoulelabCallback(TrainingCallback, TrainerCallback):
         # The arguments compute these each time.
         self._world = max(args.world_size, 1)
         self._counts_tokens = args.include_num_input_tokens_seen not in ("no", False)
-        self.training.begin_training("train", local_rank=args.local_process_index)
+        self.training.begin_training("train", local_rank=args.local_process_index, global_rank=args.process_index)
+        self._move_to_front()
         self._add_hook(model, args)
         self._since_ns = monotonic_ns()
+
+    @guard_hook
+    def on_log(self, _args: Any, state: TrainerState, *_: Any, logs: dict[str, float] | None = None, **__: Any) -> None:
+        """Add energy to a row of the training; the last row, with `train_loss`, ends the measurement."""
+        if logs is None or not logs.keys() & {"loss", "train_loss"}:
+            return
+        found = self.training.end_training() if "train_loss" in logs else self.training.read_row()
+        logs.update(found)
+        if state.log_history:
+            state.log_history[-1].update(found)
 
     @guard_hook
     def on_train_end(self, args: TrainingArguments, *_: Any, model: Any = None, **__: Any) -> None:
@@ -170,6 +186,19 @@ class JoulelabCallback(TrainingCallback, TrainerCallback):
         super().close(error)
         with contextlib.suppress(Exception):
             self._remove_hook()
+
+    def _move_to_front(self) -> None:
+        """Come before the callbacks of trackers, which would not see what a later callback adds to a row.
+
+        The Trainer does not give its list of callbacks to them: it is found in the frame that calls this hook.
+        """
+        frame = sys._getframe(1)  # noqa: SLF001
+        while frame is not None:
+            listed = getattr(frame.f_locals.get("self"), "callbacks", None)
+            if isinstance(listed, list) and any(one is self for one in listed):
+                listed.sort(key=lambda one: one is not self)
+                return
+            frame = frame.f_back
 
     def _mark_evaluation(self, name: str, args: TrainingArguments, loader: Any) -> None:
         """Mark an evaluation that has ended: in a training since the last event, else since its first batch."""

@@ -21,6 +21,8 @@ except ImportError as error:
 class JoulelabCallback(TrainingCallback, keras.callbacks.Callback):
     """Measure a training: phases `train`, `epoch n`, steps, validation; a test or prediction by itself.
 
+    Energy, power, cost and CO2e are in the logs of each epoch, for the callbacks that are listed after this one, and
+    for `History`. Epochs without new readings have NaN.
     Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
 
     Keras does not give the size of a batch to its callbacks, but the mean of the loss counts samples. Reading it waits
@@ -69,16 +71,20 @@ class JoulelabCallback(TrainingCallback, keras.callbacks.Callback):
             self.training.report_step(self._count_samples("samples", last=batch + 1 == self._steps))
 
     @guard_hook
-    def on_epoch_end(self, *_: Any, **__: Any) -> None:
-        """End an epoch."""
+    def on_epoch_end(self, _epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """End an epoch, and add its energy to the logs."""
         self._correct_samples("samples")
         self.training.leave_phase("epoch")
+        if logs is not None:
+            logs.update(self.training.read_row(has_gaps=True))
 
     @guard_hook
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        """End the measurement."""
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """End the measurement, and add the final figures to the logs."""
         self._fitting = False
-        self.training.end_training()
+        found = self.training.end_training()
+        if logs is not None:
+            logs.update(found)
 
     @guard_hook
     def on_test_begin(self, *_: Any, **__: Any) -> None:

@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from joulelab.core.clock import monotonic_ns
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import MissingDependency
 from joulelab.integrations.batch_sizes import BatchCounter
 from joulelab.integrations.training import TrainingCallback, TrainingMeasurement, guard_hook
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+ROW_S = 1.0  # a row of metrics is not read twice within this time
 
 
 def _find_callback_class() -> Any:
@@ -33,6 +34,8 @@ def _find_callback_class() -> Any:
 class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignore[misc]
     """Measure a training: phases `train`, `epoch n`, steps, validation, save; a test or prediction by itself.
 
+    Energy, power, cost and CO2e are logged with the metrics of the module at each epoch and at the end: loggers get
+    them, and `monitor="energy_kwh"` works in other callbacks.
     Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
     `samples` is the size of a batch, or a function of the batch, where that is not the length of its first tensor.
     """
@@ -47,6 +50,8 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
         self._count_work = BatchCounter()
         self._saving = False
         self._done: dict[str, float] = {}
+        self._row: dict[str, float] = {}
+        self._row_ns = 0
 
     @guard_hook
     def setup(self, *_: Any, **__: Any) -> None:
@@ -96,17 +101,32 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
                 self.training.report_step(done)
 
     @guard_hook
-    def on_train_epoch_end(self, *_: Any) -> None:
-        """End an epoch; batches since the last step belong to it."""
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """End an epoch, and log its energy; batches since the last step belong to it."""
         done, self._done = self._done, {}
         if done:
             self.training.report_work(done)
         self.training.leave_phase("epoch")
+        self._log_row(trainer, module)
 
     @guard_hook
-    def on_train_end(self, *_: Any) -> None:
-        """End the measurement."""
-        self.training.end_training()
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Log energy for callbacks that look at a metric after a validation; loggers get it at the end of the epoch."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._log_row(trainer, module, logger=False)
+
+    @guard_hook
+    def on_train_end(self, trainer: Any, *_: Any) -> None:
+        """End the measurement, and log the final figures."""
+        found = self.training.end_training()
+        if found:
+            from torch import tensor
+
+            # A module cannot log in this hook.
+            trainer.callback_metrics.update({name: tensor(value) for name, value in found.items()})
+            for logger in trainer.loggers:
+                logger.log_metrics(found, step=trainer.global_step)
+                logger.save()
 
     @guard_hook
     def on_validation_start(self, trainer: Any, *_: Any) -> None:
@@ -181,6 +201,13 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
         """End a measurement that is still open, as when a trainer gives up."""
         self.training.end_training()
 
+    def _log_row(self, trainer: Any, module: Any, *, logger: bool = True) -> None:
+        if monotonic_ns() - self._row_ns > ROW_S * NS:  # else it is that of the validation at the end of this epoch
+            self._row, self._row_ns = self.training.read_row(), monotonic_ns()
+        if self._row:
+            is_alone = trainer.world_size == 1  # other ranks have no figures
+            module.log_dict(self._row, on_epoch=True, logger=logger, batch_size=1, rank_zero_only=not is_alone)
+
     def _count_batch(self, batch: Any) -> dict[str, float]:
         given = self._samples
         if given is None:
@@ -196,4 +223,5 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
         # Lightning starts the other ranks unless a launcher did: then they are part of the runs of this process.
         environment = getattr(trainer.strategy, "cluster_environment", None)
         spawned = environment is not None and not environment.creates_processes_externally
-        self.training.begin_training(name, local_rank=trainer.local_rank, ranks=trainer.num_devices, spawned=spawned)
+        ranks = {"local_rank": trainer.local_rank, "global_rank": trainer.global_rank, "ranks": trainer.num_devices}
+        self.training.begin_training(name, spawned=spawned, **ranks)

@@ -1,7 +1,8 @@
 """Measure a training of any framework: record it, mark its phases, report its work.
 
-The base of the callbacks for Hugging Face, Lightning and Keras. A measurement problem never reaches the training: it is
-logged once, and the training goes on unmeasured.
+The base of the callbacks for Hugging Face, Lightning and Keras. Energy is logged with the metrics of the framework; at
+the end the first of all ranks prints one line. A measurement problem never reaches the training: it is logged once, and
+the training goes on unmeasured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import os
 import sys
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import joulelab
@@ -19,13 +21,16 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.marks import MarkWriter, count_local_ranks, current_phase, read_global_rank
 from joulelab.run import marking
+from joulelab.run.run_options import get_runs_folder
 from joulelab.run.session import is_recording_itself
-from joulelab.store.run_folder import read_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
+
+    from joulelab.integrations.energy_metrics import LiveMetrics
 
 _log = logging.getLogger("joulelab")
 LOG_CHOICES = ("auto", "wandb", "mlflow", "none")
@@ -47,14 +52,30 @@ def guard_hook(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 class _OpenTraining:
-    """Hold an open training: its measurement, its open phases, its trackers."""
+    """Hold an open training: its measurement, its open phases, its work so far, its live metrics and trackers.
 
-    def __init__(self, measurement: joulelab.Measurement, scale: int) -> None:
-        self.measurement, self.scale = measurement, scale
+    Amounts of work are those of this rank; each is reported `scale` times, and the node has `ranks` of them.
+    """
+
+    def __init__(self, measurement: joulelab.Measurement, ranks: int, scale: int) -> None:
+        self.measurement, self.ranks, self.scale = measurement, ranks, scale
         self.trackers = contextlib.ExitStack()
-        self.last_ns = monotonic_ns()
+        self.metrics: LiveMetrics | None = None
+        self.start_ns = self.last_ns = monotonic_ns()
         self.lacks_samples = False
+        self._work: dict[str, float] = {}
         self._phases: list[tuple[str, MarkWriter, str | None, str | None]] = []
+
+    def add_work(self, amounts: Mapping[str, float]) -> Mapping[str, float]:
+        """Add work to the sums; return the amounts to report."""
+        self.last_ns = monotonic_ns()
+        for kind, amount in amounts.items():
+            self._work[kind] = self._work.get(kind, 0.0) + amount
+        return scale_amounts(amounts, self.scale)
+
+    def sum_node_work(self) -> Mapping[str, float]:
+        """Return the work of all ranks of the node, which are taken as alike."""
+        return scale_amounts(self._work, self.ranks)
 
     def enter_phase(self, name: str, n: int | None) -> None:
         writer = marking.writer()
@@ -81,6 +102,8 @@ class _OpenTraining:
             self.last_ns = monotonic_ns()
         while self._phases:
             self._end_inner_phase()
+        if self.metrics is not None:
+            self.metrics.close()
         try:
             self.measurement.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         finally:
@@ -98,13 +121,18 @@ class _OpenTraining:
         self.close(getattr(sys, "last_value", None) or JoulelabError("the training did not report its end"), late=True)
 
 
+def scale_amounts(amounts: Mapping[str, float], factor: int) -> Mapping[str, float]:
+    """Return amounts of work times a factor."""
+    return amounts if factor == 1 else {kind: amount * factor for kind, amount in amounts.items()}
+
+
 class TrainingMeasurement:
     """Measure a training as a run of its own, or as a phase of the run that it is part of.
 
-    `options` are those of `joulelab.measure()`; `log` selects the trackers that get live figures; with `summary` the
-    first rank of all prints one line on standard error at the end: energy, time, run. A node with several ranks has one
-    recorder. If another program records, each rank reports its own work. If the first rank records, the others cannot
-    report: it reports its own work times the number of ranks.
+    `options` are those of `joulelab.measure()`; `log` selects the trackers that get live figures, `none` also leaves
+    the metrics of the framework alone; with `summary` the first rank of all prints one line on standard error at the
+    end. A node with several ranks has one recorder. If another program records, each rank reports its own work. If the
+    first rank records, the others cannot report: it reports its own work times the number of ranks.
     """
 
     def __init__(
@@ -119,7 +147,7 @@ class TrainingMeasurement:
             raise ConfigError(f"there is no log {log!r}", next=f"take one of {', '.join(LOG_CHOICES)}")
         joulelab.measure(name, **options)  # a wrong option is refused here, not in the training
         self.measurement: joulelab.Measurement | None = None
-        self.failed, self._is_first_rank = False, True
+        self.failed, self._is_first_rank, self._has_warned = False, True, False
         self._name, self._log, self._summary, self._options = name, log, summary, options
         self._begun: _OpenTraining | None = None
         self._finalizer: Any = None
@@ -134,59 +162,89 @@ class TrainingMeasurement:
         return self._begun is not None
 
     def begin_training(
-        self, name: str, *, local_rank: int = 0, ranks: int | None = None, spawned: bool = False
+        self,
+        name: str,
+        *,
+        local_rank: int = 0,
+        global_rank: int | None = None,
+        ranks: int | None = None,
+        spawned: bool = False,
     ) -> None:
         """Begin to measure a training (`train`), or a `test` or `predict` by itself.
 
-        `ranks` is the number of processes on this node (default: that of the launcher); `spawned`: this process started
-        the others, so they are part of a run that began before.
+        `ranks` is the number of processes on this node, `global_rank` the number of this one in the job (default: those
+        of the launcher); `spawned`: this process started the others, so they are part of a run that began before.
         """
         self.end_training(JoulelabError("the training before did not report its end"), late=True)
-        self.measurement = None
+        self.measurement, self._has_warned = None, False
         writer = marking.writer()
         if local_rank:
             if writer is None:
                 return  # the first rank records, and reports for this one
             # A forked rank learns its number after the writer was made.
             writer.rank, writer.first = local_rank, False
+        self._is_first_rank = not local_rank and not (global_rank or read_global_rank(os.environ))
+        has_metrics = self._log != "none" and self._is_first_rank
+        if has_metrics:
+            from joulelab.run.live import import_live_modules
+
+            import_live_modules()  # before the measurement begins
         measurement = joulelab.measure((self._name or name) if writer is None else name, **self._options)
         measurement.__enter__()
         self.measurement = measurement
         alone = is_recording_itself() and (writer is None or not spawned)
-        begun = self._begun = _OpenTraining(measurement, (ranks or count_local_ranks(os.environ)) if alone else 1)
+        count = ranks or count_local_ranks(os.environ)
+        begun = self._begun = _OpenTraining(measurement, count, count if alone else 1)
         self._finalizer = weakref.finalize(self, begun.abandon)
         if writer is None:
             begun.enter_phase(name, None)
         self._start_trackers(begun)
-        self._is_first_rank = not local_rank and not read_global_rank(os.environ)
+        if has_metrics and measurement.run is not None:
+            self._start_metrics(begun)
 
-    def end_training(self, error: BaseException | None = None, *, late: bool = False) -> None:
-        """End the measurement and all phases, if a training is open."""
+    def end_training(self, error: BaseException | None = None, *, late: bool = False) -> dict[str, float]:
+        """End the measurement and all phases, if a training is open; print the line, and return the final metrics."""
         begun, self._begun = self._begun, None
-        if begun is not None:
-            self._finalizer.detach()
-            if begun.lacks_samples:
-                _log.warning("the number of samples of some steps is unknown")
-            begun.close(error, late=late)
-            if self._summary and self._is_first_rank and not late:
-                self._print_summary(begun.measurement)
-
-    def _print_summary(self, measurement: joulelab.Measurement) -> None:
-        """Print one line. A run that goes on is not analysed: its meters may be slow."""
-        run, title = measurement.run, measurement.name
-        if run is None:
-            return
+        if begun is None:
+            return {}
+        self._finalizer.detach()
+        if begun.lacks_samples:
+            _log.warning("the number of samples of some steps is unknown")
+        begun.close(error, late=late)
+        is_wanted = self._summary or self._log != "none"
+        if late or not is_wanted or not self._is_first_rank or begun.measurement.run is None:
+            return {}
         try:
-            from joulelab.report.format import format_duration
-            from joulelab.report.run_summary import write_headline
-
-            result = None if read_end(run) is None else measurement.result
-            took = f"{format_duration(measurement.duration_s)}, a phase of a run that goes on"
-            text = took if result is None else write_headline(result)
-            sys.stderr.write(f"joulelab: {title}: {text}; run {run} (joulelab show {run.name})\n")
-            sys.stderr.flush()
+            return self._report_end(begun.measurement, begun.measurement.run)
         except Exception as problem:  # noqa: BLE001 - the training has ended well
-            _log.warning("the summary of the training cannot be printed: %s: %s", type(problem).__name__, problem)
+            self._warn_once("the energy of the training cannot be shown", problem)
+            return {}
+
+    def _report_end(self, measurement: joulelab.Measurement, run: Path) -> dict[str, float]:
+        """Print the answer in one line, and return it as metrics. Waits at most 3 s for the last readings."""
+        from joulelab.integrations.energy_metrics import list_metrics, round_metric
+        from joulelab.report.run_tables import write_headline
+
+        result = measurement.result
+        if result is None:
+            return {}
+        if self._summary:
+            handle = run.name if run.parent.resolve() == get_runs_folder(os.environ).resolve() else run
+            answer = write_headline(replace(result, state="closed"))  # the run may go on, the training has ended
+            sys.stderr.write(f"joulelab: {measurement.name}: {answer}; more: joulelab show {handle}\n")
+            sys.stderr.flush()
+        metrics = list_metrics(result.energy, result.duration_s, result.work, result.site)
+        if metrics and result.energy is not None and result.energy.expanded is not None:
+            metrics["energy_expanded_j"] = round_metric(result.energy.expanded)
+        return metrics if self._log != "none" else {}
+
+    def read_row(self, *, has_gaps: bool = False) -> dict[str, float]:
+        """Return the metrics of the training so far; without new readings nothing, or with `has_gaps` NaN."""
+        begun = self._begun
+        if begun is None or begun.metrics is None:
+            return {}
+        work = begun.sum_node_work()
+        return begun.metrics.read_row(work) or (begun.metrics.make_gap(work) if has_gaps else {})
 
     def enter_phase(self, name: str, n: int | None = None) -> None:
         """Begin a phase of the training."""
@@ -201,38 +259,45 @@ class TrainingMeasurement:
     def report_step(self, amounts: Mapping[str, float]) -> None:
         """Report the end of a step, and its work."""
         if self._begun is not None:
-            self._begun.last_ns = monotonic_ns()
             if "samples" not in amounts:
                 self._begun.lacks_samples = True
+            done = self._begun.add_work(amounts)
             if (writer := marking.writer()) is not None:
-                writer.step(self._scale_amounts(amounts))
+                writer.step(done)
 
     def report_work(self, amounts: Mapping[str, float]) -> None:
         """Report work outside of steps."""
         if self._begun is not None:
-            self._begun.last_ns = monotonic_ns()
+            done = self._begun.add_work(amounts)
             if (writer := marking.writer()) is not None:
-                writer.work(self._scale_amounts(amounts))
+                writer.work(done)
 
     def mark_past_phase(self, name: str, since_ns: int, amounts: Mapping[str, float], n: int | None = None) -> None:
         """Mark a phase that ends now and whose begin was not reported, also outside of a training."""
-        writer = marking.writer()
+        begun, writer = self._begun, marking.writer()
+        if begun is not None:
+            done = begun.add_work(amounts)
+        else:
+            done = scale_amounts(amounts, count_local_ranks(os.environ) if is_recording_itself() else 1)
         if writer is not None:
-            writer.past(name, n, since_ns, self._scale_amounts(amounts))
-        if self._begun is not None:
-            self._begun.last_ns = monotonic_ns()
+            writer.past(name, n, since_ns, done)
 
     def give_up(self, error: Exception) -> None:
         """Log the error, and do nothing from now on."""
         self.failed = True
         _log.warning("the training goes on unmeasured: %s: %s", type(error).__name__, error)
         with contextlib.suppress(Exception):
-            self.end_training(error)
+            self.end_training(error, late=True)
 
-    def _scale_amounts(self, amounts: Mapping[str, float]) -> Mapping[str, float]:
-        begun = self._begun  # called at every step: the environment is read only once per training
-        scale = begun.scale if begun is not None else count_local_ranks(os.environ) if is_recording_itself() else 1
-        return amounts if scale == 1 else {name: amount * scale for name, amount in amounts.items()}
+    def _start_metrics(self, begun: _OpenTraining) -> None:
+        """Follow the energy for the metrics of the framework."""
+        try:
+            from joulelab.integrations.energy_metrics import LiveMetrics
+
+            if (writer := marking.writer()) is not None:
+                begun.metrics = LiveMetrics(writer.folder.parent, begun.start_ns)
+        except Exception as error:  # noqa: BLE001 - it is measured in any case
+            self._warn_once("energy is not in the metrics of the training", error)
 
     def _start_trackers(self, begun: _OpenTraining) -> None:
         """Start to log to the user's trackers; without them nothing is imported."""
@@ -244,7 +309,13 @@ class TrainingMeasurement:
 
             begun.trackers.enter_context(logged(begun.measurement, to=used))
         except Exception as error:  # noqa: BLE001 - it is measured in any case
-            _log.warning("the training is not logged: %s: %s", type(error).__name__, error)
+            self._warn_once("the training is not logged", error)
+
+    def _warn_once(self, problem: str, error: Exception) -> None:
+        """Log the first problem of a training; the next ones have most likely the same cause."""
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("%s: %s: %s", problem, type(error).__name__, error)
 
 
 class TrainingCallback:

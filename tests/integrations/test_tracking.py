@@ -27,6 +27,7 @@ from joulelab.integrations.batch_sizes import count_samples
 from joulelab.integrations.progress_bar import ERASE, BarLine, ProgressBar
 from joulelab.integrations.tracking import track
 from joulelab.run import live, marking
+from joulelab.site.footprint import Site
 from joulelab.store.run_folder import RunState, list_runs, read_end, read_run_state
 
 if TYPE_CHECKING:
@@ -68,14 +69,14 @@ class Painted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times: dict[str, int] = {}
-        paint = ProgressBar.paint
+        show = ProgressBar.show
 
         def counted(bar: ProgressBar, seconds: float, batches: int, samples: float, now: LiveFigures | None) -> None:
-            paint(bar, seconds, batches, samples, now)
+            show(bar, seconds, batches, samples, now)
             if now is not None and samples:
                 self.times[bar._title] = self.times.get(bar._title, 0) + 1
 
-        monkeypatch.setattr(ProgressBar, "paint", counted)
+        monkeypatch.setattr(ProgressBar, "show", counted)
 
 
 def lines() -> None:
@@ -254,19 +255,64 @@ def test_a_late_line_makes_a_bar_give_way_and_one_that_is_over_is_not_painted() 
     terminal, screen = io.StringIO(), BarLine()
     first, second = (ProgressBar(screen, terminal, name, "samples", 4) for name in ("first", "second"))
     now = LiveFigures(0, 2 * 10**9, {"measured": Quantity(700.0)}, {"measured": 1.0})
-    first.paint(2.5, 1, 8, now)
+    first.show(2.5, 1, 8, now)
     assert "mean 350.0 W, " in terminal.getvalue()
-    first.paint(9.0, 2, 16, now)
+    first.show(9.0, 2, 16, now)
     assert "mean 350.0 W until 7 s ago, " in terminal.getvalue()
     first.erase()
-    first.paint(9.5, 2, 16, now)  # a thread that comes late
-    second.paint(0.1, 1, 8, None)
+    first.show(9.5, 2, 16, now)  # a thread that comes late
+    second.show(0.1, 1, 8, None)
     first.finish(9.0, 2, 16, None)
     second.erase()
     painted = terminal.getvalue().split(ERASE)[3:]
     assert painted[0] == ""
     assert painted[1].startswith("second: ")
-    assert painted[2:] == ["first: 9.000 s, 16 samples, 1.778 samples/s, energy not measured\n"]
+    assert painted[2:] == ["first: energy not measured; it took 9.000 s; 16 samples, 1.778 samples/s\n"]
+
+
+def test_without_a_terminal_a_loop_is_lines_that_grep_finds_and_the_last_one_begins_with_the_answer() -> None:
+    log = io.StringIO()
+    bar = ProgressBar(BarLine(), log, "epoch 1", "samples", 1000, is_log=True)
+    now = LiveFigures(0, 60 * 10**9, {"measured": Quantity(600e3, {"gain:x": 12e3})})
+    bar.show(60.0, 420, 6720, now)
+    bar.show(61.0, 427, 6832, None)
+    site = Site(name="Germany", g_per_kwh=381.0, year=2023, price=0.3, currency="EUR")
+    bar.finish(60.0, 1000, 16000, now, site)
+    bar.finish(90.0, 1000, 16000, now)
+    bar.finish(0.1, 1, 16, LiveFigures(0, 10**8, {"measured": Quantity(1.0, {"edge:x": 12.0})}))
+    parts = [line.removeprefix("joulelab: epoch 1: ").split("; ") for line in log.getvalue().splitlines()]
+    assert parts[:2] == [
+        ["42 % (420 of 1000 batches), 112.0 samples/s, mean 10.00 kW, 89.3 J/sample, 600 kJ so far, 83 s left"],
+        ["43 % (427 of 1000 batches), 112.0 samples/s, 82 s left"],
+    ]
+    answer = "0.167 ± 0.007 kWh (± 4 %) in 60.00 s, 10.00 kW on average"
+    assert parts[2][0] == answer
+    assert " EUR and " in parts[2][1]
+    assert parts[2][2:] == ["37.5 ± 1.5 J/sample", "16,000 samples, 266.7 samples/s"]
+    assert parts[3] == [answer.replace("in", "in the first").replace(",", " of 90.00 s,"), parts[3][1]]
+    assert parts[4][:2] == ["energy: too short to measure", "it took 100 ms"]
+
+
+@pytest.mark.system
+def test_lines_come_each_while_and_at_the_end_of_the_first_rank_only(
+    kw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "CREDIT_S", 1000.0)
+    monkeypatch.setattr(tracking, "LINE_S", 0.05)
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    with joulelab.measure("training", **kw):
+        for _batch in track(Loader(3, lambda: "so far" in log.getvalue())):
+            pass
+        lines()
+        monkeypatch.setenv("RANK", "3")
+        for _batch in track(Loader(1), name="silent"):
+            pass
+    printed = log.getvalue().splitlines()
+    assert len(printed) >= 2
+    assert all(line.startswith("joulelab: epoch 1: ") for line in printed)
+    assert "on average" in printed[-1]
+    assert "24 samples" in printed[-1]
 
 
 @pytest.mark.system

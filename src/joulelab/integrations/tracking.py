@@ -10,12 +10,13 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import ConfigError
+from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.marks import count_local_ranks, read_global_rank, read_local_rank
 from joulelab.integrations.batch_sizes import SampleCount, count_samples
+from joulelab.integrations.energy_metrics import find_site
 from joulelab.integrations.progress_bar import BarLine, ProgressBar
 from joulelab.run import marking
 from joulelab.run.live import LiveReader, import_live_modules, wait_until_covered
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("joulelab")
 T = TypeVar("T")
 MOST_STEP_TIMES = 4096  # they show whether the load is in step with a sensor
-PAINT_S = 0.5
+PAINT_S, LINE_S = 0.5, 60.0  # between two states of a bar, and between two lines where there is no terminal
 
 
 class _OpenLoops:
@@ -236,8 +237,8 @@ class _LoopPass:
     def _begin(self, loader: object) -> None:
         options = self._options
         n = options.n if options.n is not None else _loops.count_pass(loader, self._place)
-        shown = _is_shown(options.show)
-        if shown:
+        display = _choose_display(options.show)
+        if display is not None:
             import_live_modules()  # before the measurement begins
         if marking.writer() is None and not read_local_rank(os.environ):
             self._stack.enter_context(measure())
@@ -249,23 +250,24 @@ class _LoopPass:
         self.thread = threading.get_ident()
         _loops.enter(self)
         self.start_ns = monotonic_ns()
-        if shown:
-            self._start_bar(f"{options.name} {n}")
+        if display is not None:
+            self._start_bar(f"{options.name} {n}", is_log=display == "log")
 
-    def _start_bar(self, title: str) -> None:
-        options = self._options
+    def _start_bar(self, title: str, *, is_log: bool) -> None:
+        options, ranks = self._options, count_local_ranks(os.environ)
         self._bar = ProgressBar(
-            _loops.bar_line, sys.stderr, title, options.unit, options.total, ranks=count_local_ranks(os.environ)
+            _loops.bar_line, sys.stderr, title, options.unit, options.total, ranks=ranks, is_log=is_log
         )
         writer = marking.writer()
         folder = writer.folder.parent if writer is not None else None
+        every_s = LINE_S if is_log else PAINT_S
         self._live = LiveReader(
-            folder, self.start_ns, every_s=PAINT_S, steps=self._list_steps, then=self._paint
+            folder, self.start_ns, every_s=every_s, steps=self._list_steps, then=self._show
         ).__enter__()
 
-    def _paint(self, now: LiveFigures | None) -> None:
+    def _show(self, now: LiveFigures | None) -> None:
         if self._bar is not None and not self.end_ns and not self.holds_others:
-            self._bar.paint(self.seconds, self.count.batches, self.count.samples, now)
+            self._bar.show(self.seconds, self.count.batches, self.count.samples, now)
 
     def _list_steps(self) -> Ints | None:
         import numpy as np
@@ -311,7 +313,11 @@ class _LoopPass:
             now = live.read_until(self.end_ns)
             live.close()
         if self._bar is not None:
-            self._bar.finish(self.seconds, self.count.batches, self.count.samples, now)
+            site = None
+            if self.run is not None:
+                with contextlib.suppress(JoulelabError):
+                    site = find_site(self.run)
+            self._bar.finish(self.seconds, self.count.batches, self.count.samples, now, site)
 
     def analyse(self) -> Result | None:
         """Return the result of the pass, None if nothing is recorded and on other ranks."""
@@ -325,11 +331,11 @@ class _LoopPass:
             return analyse_phase(run, self.start_ns, self.end_ns)
 
 
-def _is_shown(show: bool | None) -> bool:
-    """Return whether this process shows a bar: the first of all ranks, on a terminal or if asked for."""
-    if show is False or read_global_rank(os.environ) or read_local_rank(os.environ):
-        return False
-    return show is True or (sys.stderr is not None and sys.stderr.isatty())
+def _choose_display(show: bool | None) -> Literal["bar", "log"] | None:
+    """Return how this process shows a loop: only the first of all ranks does, elsewhere than on a terminal by lines."""
+    if show is False or sys.stderr is None or read_global_rank(os.environ) or read_local_rank(os.environ):
+        return None
+    return "bar" if show or sys.stderr.isatty() else "log"
 
 
 def track(
@@ -346,8 +352,8 @@ def track(
 
     Outside of a run, the loop is measured as a run of its own. `n` is the number of the phase (default: counted),
     `total` the number of batches if the loader has no length, `samples` the size of a batch or a function of the batch
-    (default: from its tensors), `unit` the name of a sample. `show` paints a bar on stderr (default: on a
-    terminal).
+    (default: from its tensors), `unit` the name of a sample. On a terminal a bar is painted on stderr, elsewhere a line
+    is printed each minute and at the end; `show=True` is always a bar, `show=False` nothing.
     """
     if total is None:
         with contextlib.suppress(TypeError, AttributeError, NotImplementedError, ValueError):

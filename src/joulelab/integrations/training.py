@@ -223,7 +223,7 @@ class TrainingMeasurement:
     def _report_end(self, measurement: joulelab.Measurement, run: Path) -> dict[str, float]:
         """Print the answer in one line, and return it as metrics. Waits at most 3 s for the last readings."""
         from joulelab.integrations.energy_metrics import list_metrics, round_metric
-        from joulelab.report.run_tables import write_headline
+        from joulelab.report.run_summary import write_headline
 
         result = measurement.result
         if result is None:

@@ -11,9 +11,11 @@ accounting.no-energy accounting.no-job accounting.no-meter accounting.no-step ac
 accounting.other-side accounting.other-time accounting.unknown-nodes accuracy
 cap.changed cap.differs cap.keeper-died cap.left cap.not-restored cap.overridden cap.released cap.vanished
 cap-not-enforced clock-stepped clocks cords counter-frozen counter-reset counter-wrap
-damaged disk does-not-follow ending.killed ending.live ending.not-recorded estimate gaps hidden-gpus
+damaged disk does-not-add-up.power does-not-add-up.sum does-not-follow ending.killed ending.live
+ending.not-recorded estimate estimate.imported gaps hidden-gpus
 idle-drifted idle-gpus impossible impossible-power.negative impossible-power.outlier impossible-power.too-high
-impossible-power.wrong-unit in-step.meter in-step.steps interval joined-apart joined-failed joined-other-command keeper
+impossible-power.wrong-unit included.overhead included.pue in-step.meter in-step.steps interval
+joined-apart joined-failed joined-other-command keeper
 late meters-disagree
 not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
 paused power-meter quality

@@ -327,6 +327,8 @@ def _describe_power(shown: EnergyChannel, a: int, b: int) -> PowerStatistics | N
     if isinstance(shown.curve, SumCurve) and shown.spec.kind == "counter":
         return None
     if isinstance(shown.curve, CounterCurve):
+        if shown.readings.t0_ns.size <= 2:
+            return None  # a total: its mean is no distribution
         every = max(shown.step_s, TICKS_PER_POWER * (shown.spec.update_s or shown.step_s))
         powers = shown.curve.find_powers(every)
         inside = powers.between(a, b - round(every * 1e9))

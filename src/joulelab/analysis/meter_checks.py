@@ -42,6 +42,7 @@ def check_meters(run: RunEvidence) -> Iterator[Check]:
     yield from _check_sums(run)
     yield from _check_supplies(run)
     yield from _check_sources(run)
+    yield from _check_imported_totals(run)
     yield from _check_idle_drift(run)
 
 
@@ -61,7 +62,7 @@ def _check_presence(run: RunEvidence) -> Iterator[Check]:
             yield Check(code, status, ", ".join(scopes), texts={"reason": "; ".join(reasons)} if reasons else {})
     estimated = [s for s in run.scopes if s.reading.estimate]
     if estimated:
-        yield Check("estimate", "warning", run.name_scopes(estimated))
+        yield Check("estimate.imported" if run.imported else "estimate", "warning", run.name_scopes(estimated))
     unknown = [s for s in run.scopes if s.reading.accuracy == "unknown"]
     if unknown:
         yield Check("accuracy", "note", run.name_scopes(unknown))
@@ -265,6 +266,20 @@ def _check_sources(run: RunEvidence) -> Iterator[Check]:
         status: CheckStatus = "note" if run.is_only_accounted(event.get("host")) else "warning"
         meter = run.name_place(event.get("host"), event["meter"]) if event.get("stream") else str(event["meter"])
         yield Check("source", status, meter, texts={"what": str(event.get("what", ""))})
+
+
+def _check_imported_totals(run: RunEvidence) -> Iterator[Check]:
+    """Return the contradictions in the result of another tool, and what its figures include."""
+    known: tuple[tuple[str, CheckStatus, tuple[str, ...]], ...] = (
+        ("does-not-add-up.power", "warning", ("mean_w", "power_w", "duration_s")),
+        ("does-not-add-up.sum", "warning", ("parts_j", "total_j")),
+        ("included.overhead", "note", ("overhead_w", "pue")),
+        ("included.pue", "note", ("pue",)),
+    )
+    for code, status, names in known:
+        for event in (e for e in run.list_events("import-doubt") if e.get("code") == code):
+            numbers = {name: float(event["numbers"][name]) for name in names}
+            yield Check(code, status, str(event.get("meter", "")), numbers)
 
 
 def _check_idle_drift(run: RunEvidence) -> Iterator[Check]:

@@ -20,16 +20,23 @@ if TYPE_CHECKING:
 
     from joulelab.run.run_import import ArchiveRequest, ImportedRun
 
-SOURCES = ("slurm", "prometheus", "csv", "wandb", "mlperf")
+TOOLS = ("codecarbon", "zeus", "perun")
+SOURCES = ("slurm", "prometheus", "csv", "wandb", "mlperf", *TOOLS)
+MOST_RESULTS = 1000  # runs that one file makes
 MLPERF_LOGS = ("mlperf_log_detail.txt*", "spl.txt*", "result_*.txt*", "node_*.txt*")  # also by gzip
+MOST_NAME = 20  # letters of a name in a list
 NO_RUNS = ("ranging", "accuracy")  # folders beside that of the measured run
 _KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
+_KEYS |= {"map": "maps", "time": "stamps", "node": "nodes"}
 EXAMPLES = format_examples(
     "joulelab import csv power.csv",
     "joulelab import csv power.csv --time t=unix --map watts=node.ac:W",
     "joulelab import csv smi.csv --zone Europe/Berlin",
     "joulelab import wandb events.csv",
     "joulelab import mlperf run_1/",
+    "joulelab import codecarbon emissions.csv",
+    "joulelab import zeus windows.csv only=training",
+    "joulelab import perun perun_results/app.json",
     "joulelab import slurm 123456",
     "joulelab import slurm 123456 --into RUN",
     "joulelab import prometheus 123456 --entry NAME",
@@ -78,6 +85,9 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
     if options["into"] is not None:
         _print_imported(_attach_job(source, what, runs, options), as_json=as_json)
         return
+    if source in TOOLS:
+        _import_tool_file(source, what, runs, options, as_json=as_json)
+        return
     from joulelab.instruments.file.values import find_zone, read_user_time
     from joulelab.run.run_import import ImportRequest, import_archives
     from joulelab.store.imported import ImportedPhase
@@ -112,6 +122,63 @@ def command(source: str, what: tuple[str, ...], as_json: bool, runs: Path, **opt
     with show_progress(f"reading from {source}"):
         imported = import_archives(runs, asked, wanted)
     _print_imported(imported, as_json=as_json)
+
+
+def _import_tool_file(tool: str, what: Sequence[str], runs: Path, options: dict[str, Any], *, as_json: bool) -> None:
+    """Make a run of each result in a file of CodeCarbon, Zeus or perun. Raises JoulelabError."""
+    from joulelab.instruments.file.tool_results import read_tool_results
+    from joulelab.instruments.file.values import find_zone, read_user_time
+    from joulelab.run.run_import import ImportedRun, ImportRequest, import_tool_results
+
+    given = [
+        f"--{key}"
+        for key in ("from", "to", "map", "time", "preset", "entry", "idle", "phase", "node")
+        if options[_KEYS.get(key, key)]
+    ]
+    if given:
+        why = f"{tool} states totals, and no readings between"
+        raise ConfigError(
+            f"{', '.join(given)} cannot be used with {tool}", why=why, next="leave it out", code="config.not-for-source"
+        )
+    files = [w for w in what if "=" not in w or Path(w).exists()]
+    settings = dict(_read_setting(w) for w in what if w not in files)
+    if len(files) != 1:
+        raise ConfigError("give one file", next=f"joulelab import {tool} FILE", code="config.no-file")
+    if unknown := sorted(settings.keys() - {"only", "gain", "reference"}):
+        advice = "only=NAME chooses results by their name, gain=0.05 states their accuracy"
+        raise ConfigError(f"there is no setting {unknown[0]!r}", where=tool, next=advice, code="config.unknown-key")
+    path, wanted_name = Path(files[0]), settings.pop("only", None)
+    zone = find_zone(options["zone"], "--zone") if options["zone"] else None
+    start_ns = None if options["start"] is None else read_user_time(options["start"], zone, "--start")
+    results, remarks = read_tool_results(tool, path, zone=zone, start_ns=start_ns)
+    names = list(dict.fromkeys(one.name for one in results))
+    results = [one for one in results if wanted_name is None or one.name == str(wanted_name)]
+    if not results:
+        listed = ", ".join(names[:8])
+        raise ConfigError(
+            f"no result is called {wanted_name!r}", where=str(path), next=f"choose one of {listed}", code="config.only"
+        )
+    if len(results) > MOST_RESULTS:
+        what_for = f"it holds {len(results)} results, more than {MOST_RESULTS}"
+        raise ConfigError(
+            what_for, where=str(path), next="choose some by their name: only=NAME", code="config.too-many-subjects"
+        )
+    wanted = ImportRequest(
+        source=tool,
+        command=["joulelab", "import", tool, *what],
+        host=options["host"],
+        name=options["name"],
+        labels=dict(options["labels"]),
+    )
+    with show_progress(f"reading from {tool}"):
+        made = import_tool_results(runs, path, results, wanted, settings)
+    inside = list(dict.fromkeys(one.labels["inside"] for one in results if "inside" in one.labels))
+    if inside and len(made) > 1:
+        remarks.append(f"Windows inside {', '.join(inside[:3])} are runs of their own: do not add them to it.")
+    if len(made) == 1:
+        _print_imported(ImportedRun(made[0], (), remarks), as_json=as_json)
+    else:
+        _print_several(made, remarks, tool, as_json=as_json)
 
 
 def _attach_job(source: str, what: Sequence[str], runs: Path, options: dict[str, Any]) -> ImportedRun:
@@ -288,6 +355,46 @@ def _read_setting(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value
+
+
+def _print_several(made: Sequence[Path], remarks: Sequence[str], tool: str, *, as_json: bool) -> None:
+    """Print a row for each run that was made of one file, then the next command."""
+    from joulelab.analysis.results_file import load_head, load_result
+    from joulelab.report.result_json import describe_head, describe_result
+
+    if as_json:
+        results = [describe_result(load_result(run)) | {"folder": str(run)} for run in made]
+        print_json({"runs": results, "remarks": list(remarks)})
+        return
+    from joulelab.report import format as fmt
+    from joulelab.report.run_tables import format_run_energy
+    from joulelab.report.tables import make_table
+
+    for text in remarks:
+        click.echo(text)
+    rows, is_estimate = [], False
+    with show_progress("analysing the runs"):
+        for run in made:
+            result, head = load_result(run), describe_head(load_head(run))
+            mean_w = head["energy"]["value"] / head["duration_s"] if head["energy"] else None
+            doubts = [c.name for c in result.checks if c.status != "note" and c.name != "estimate"]
+            is_estimate |= head["estimate"]
+            rows.append(
+                (
+                    run.name,
+                    fmt.shorten_end(str(head["name"] or ""), MOST_NAME),
+                    fmt.format_duration(head["duration_s"]),
+                    format_run_energy(head),
+                    "-" if mean_w is None else fmt.format_rough(mean_w, "W"),
+                    ", ".join(dict.fromkeys(doubts)),
+                )
+            )
+    marks = " ~ is an estimate." if is_estimate else ""
+    click.echo(f"Imported {len(made)} results of {tool}; each is a run.{marks}\n")
+    print_blocks([make_table(("run", "name", "time", "energy", "mean", "warnings"), rows, left=(0, 1, 5))])
+    warned = next((run for run, row in zip(made, rows, strict=True) if row[-1]), None)
+    click.echo(f"\nnext   joulelab show {name_run(made[-1] if warned is None else warned)}")
+    click.echo(f"       joulelab compare {name_run(made[0])} {name_run(made[-1])}")
 
 
 def _print_imported(imported: ImportedRun, *, as_json: bool) -> None:

@@ -195,7 +195,8 @@ def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, 
     lines = []
     for m in list_meter_rows(result, every=every):
         if m.estimate:
-            how = "an estimate: load x rated power, not measured"
+            how = "an estimate, not measured"
+            how += "" if result.outcome == "imported" else ": load x rated power"
         elif m.accuracy == "unknown":
             how = "accuracy unknown, so no interval"
         else:
@@ -504,4 +505,6 @@ def format_run_end(listed: Mapping[str, Any]) -> str:
     """Return how a run ended: `exit 0`, `signal 9`, or its outcome."""
     if listed["outcome"] == "exit":
         return f"exit {listed['exit_code']}"
+    if listed["outcome"] == "imported" and "origin" in (listed.get("labels") or {}):
+        return f"from {listed['labels']['origin'].partition(' ')[0]}"
     return f"signal {listed['signal']}" if listed["outcome"] == "signal" else str(listed["outcome"])

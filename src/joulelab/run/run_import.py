@@ -13,6 +13,7 @@ from joulelab.core.errors import ConfigError, ReadFailed, StoreError
 from joulelab.core.scope import find_family
 from joulelab.core.text import suggest_name
 from joulelab.core.version import __version__
+from joulelab.instruments.file.sources import describe_file
 from joulelab.run.config.configuration import KeySource, MeterEntry, load_config
 from joulelab.run.config.meter_choice import resolve_secrets
 from joulelab.run.config.meter_entries import find_meter_module
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from joulelab.core.spec import Archive, Fetched
+    from joulelab.instruments.file.tool_results import ToolResult
 
 PROBLEM_STATES = ("warning", "failed")  # of events about the time span
 QUARTER_NS, MOST_QUARTERS = 900 * 10**9, 14 * 4  # zones are apart by quarters of an hour, up to 14 h
@@ -131,6 +133,41 @@ def import_archives(runs: Path, requests: Sequence[ArchiveRequest], wanted: Impo
     return ImportedRun(
         run, list_archive_problems([f for part in parts for f in part.streams]), list(dict.fromkeys(remarks))
     )
+
+
+def import_tool_results(
+    runs: Path, path: Path, results: Sequence[ToolResult], wanted: ImportRequest, settings: Mapping[str, Any]
+) -> list[Path]:
+    """Write a run for each result of another tool and seal it; `settings` may state their accuracy.
+
+    Raises ConfigError, StoreError.
+    """
+    from joulelab.store.seal import seal_run
+
+    made, facts = list[Path](), describe_file(path)
+    for one in results:
+        streams = one.make_streams(settings)
+        # A doubt is about the whole result: it is in the first stream.
+        doubts = [{"t": one.span[0], **event} for event in one.doubts]
+        streams[0] = replace(streams[0], events=[*doubts, *streams[0].events])
+        stated = {name: value for name, value in one.facts.items() if value not in (None, "")}
+        archive = {"meter": one.tool, "archive": one.tool, **facts, "line": one.line, **stated}
+        labels = {"origin": one.origin, **{key: value for key, value in one.labels.items() if value}}
+        what = RunImport(
+            parts=[ImportedMeter(one.tool, streams)],
+            start_ns=one.span[0],
+            end_ns=one.span[1],
+            about={"source": wanted.source, "archives": [archive]},
+            command=wanted.command,
+            host=wanted.host,
+            name=wanted.name or one.name or None,
+            labels={**labels, **wanted.labels},
+            version=__version__,
+            facts=stated,
+        )
+        made.append(import_run(runs, what))
+        seal_run(made[-1], wait=True)
+    return made
 
 
 def _refuse_no_readings(

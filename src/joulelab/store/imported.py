@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import ClockPair
 from joulelab.core.errors import StoreError, WriteFailed
+from joulelab.core.mark_lines import make_fact_line
 from joulelab.store.journal import NAME, HeaderFields, JournalWriter, make_journal_path
 from joulelab.store.manifest import RESULTS
 from joulelab.store.run_folder import (
@@ -69,7 +70,8 @@ class RunImport:
     """Describe a run to be written: its parts, its time span (UTC, ns), the idle time span and phases, and labels.
 
     `about` goes into `run.json` as `imported`: source, file, hash. `host` is the node of streams that name none.
-    `unsure_s` are the largest errors of begin and end of the time span, in both directions.
+    `unsure_s` are the largest errors of begin and end of the time span, in both directions. `facts` are properties of
+    the run that its source states.
     """
 
     parts: Sequence[ImportedMeter]
@@ -84,6 +86,7 @@ class RunImport:
     phases: Sequence[ImportedPhase] = ()
     version: str | None = None
     unsure_s: tuple[float, float] = (0.0, 0.0)
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 def import_run(runs: Path, what: RunImport) -> Path:
@@ -146,8 +149,9 @@ def _write_import(run: Path, what: RunImport, host: str) -> None:
         folder = make_host_dir(run, name)
         clocks = [{"t": t, "event": "clock", **asdict(make_utc_pair(t))} for t in (what.start_ns, what.end_ns)]
         write_lines(folder / "events.0.jsonl", sorted([*lines, *clocks], key=lambda e: int(e["t"])))
-    if what.phases:
-        write_lines(make_host_dir(run, host) / "marks" / "imported.jsonl", _make_marks(what.phases))
+    marks = [*_make_marks(what.phases), *([make_fact_line(what.end_ns, what.facts, 0)] if what.facts else [])]
+    if marks:
+        write_lines(make_host_dir(run, host) / "marks" / "imported.jsonl", marks)
     for (there, meter, table), members in tables.items():
         write_journal(make_host_dir(run, there), meter, table, members)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
@@ -16,7 +15,7 @@ from joulelab.instruments.file.guesses import guess_layout
 from joulelab.instruments.file.layout import Header, check_layout, make_layout
 from joulelab.instruments.file.mlperf import MARK, LoadArchive, MllogSource, SplSource
 from joulelab.instruments.file.presets import PRESETS, apply_preset, check_preset, find_preset
-from joulelab.instruments.file.sources import PARQUET, CsvSource, ParquetSource, open_bytes, read_lines
+from joulelab.instruments.file.sources import PARQUET, CsvSource, ParquetSource, describe_file, open_bytes, read_lines
 from joulelab.instruments.file.streams import (
     Track,
     drop_false_values,
@@ -26,6 +25,7 @@ from joulelab.instruments.file.streams import (
     make_streams,
     refuse_texts,
 )
+from joulelab.instruments.file.tool_results import find_tool
 from joulelab.instruments.file.values import BadStamp, find_zone
 from joulelab.instruments.settings import check_keys, text
 
@@ -87,6 +87,9 @@ class FileArchive:
         self._tracks: list[Track] = []
         self._events: list[dict[str, Any]] = []
         self._updates_s: dict[int, float] = {}
+        if tool := find_tool(source.names):
+            what, advice = f"it is a result of {tool}", f"joulelab import {tool} {path}"
+            raise ConfigError(what, where=str(path), next=advice, code="config.tool-result")
         header = Header(source.names, str(path))
         settings = self._complete_settings(config, header)
         if isinstance(source, ParquetSource):
@@ -136,12 +139,7 @@ class FileArchive:
     @property
     def facts(self) -> dict[str, Any]:
         """Return name, size and hash of the file, and how it was read. Raises MeterError."""
-        with open_bytes(self.path) as file:
-            digest = hashlib.file_digest(cast("Any", file), "sha256")
-        return {
-            "file": self.path.name,
-            "bytes": self.path.stat().st_size,
-            "sha256": digest.hexdigest(),
+        return describe_file(self.path) | {
             "columns": {c.name: f"{c.scope} {c.spec.name}" for c in self.layout.columns},
             "zone": self.layout.clock.zone and str(self.layout.clock.zone),
             "clock_offset_s": self.layout.offset_ns / NS,

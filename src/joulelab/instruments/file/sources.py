@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import hashlib
 import zlib
 from dataclasses import dataclass, field
 from io import TextIOWrapper
@@ -163,10 +164,17 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise ReadFailed("the file cannot be read", where=str(path), why=str(error), code=code) from error
 
 
-def open_bytes(path: Path) -> BinaryIO:
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return name, size and hash of the content of a file. Raises MeterError."""
+    with open_bytes(path, may_be_json=True) as file:
+        digest = hashlib.file_digest(cast("Any", file), "sha256")
+    return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def open_bytes(path: Path, *, may_be_json: bool = False) -> BinaryIO:
     """Open a regular file, one by gzip as its content. Raises Unavailable, Denied.
 
-    A file is read several times, and a FIFO would wait for a writer for ever.
+    A file is read several times, and a FIFO would wait for a writer for ever. JSON is refused unless it is asked for.
     """
     try:
         file = open_regular(path)
@@ -183,7 +191,7 @@ def open_bytes(path: Path) -> BinaryIO:
         unpacked.myfileobj = cast("Any", file)  # closes with it
         return cast("BinaryIO", unpacked)
     packed = next((name for mark, name in _PACKED.items() if head.startswith(mark)), None)
-    if packed is not None:
+    if packed is not None and not (may_be_json and packed == "JSON"):
         file.close()
         advice = "save it as CSV, or decompress it; gzip is read as it is"
         raise Unavailable(f"it is {packed}", where=str(path), next=advice, code="unavailable.packed-file")

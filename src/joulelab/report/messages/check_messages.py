@@ -138,6 +138,31 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "[Measure longer, or use {option}]",
     ),
     "estimate": ("warning", "{scope}: not measured, but estimated as load x rated power", METERS),
+    "estimate.imported": (
+        "warning",
+        "{scope}: the tool that wrote the file estimates it, or does not state that it was measured",
+        "to measure it: joulelab run -- COMMAND",
+    ),
+    "does-not-add-up.power": (
+        "warning",
+        "{scope}: energy / time is {mean_w:W} in the file, but its powers add up to {power_w:W}; the duration of {duration_s:s} may be that of the last task only",
+        "do not use the mean power of this run",
+    ),
+    "does-not-add-up.sum": (
+        "warning",
+        "{scope}: the devices in the file add up to {parts_j:J}, but it states {total_j:J} in all; the devices are used",
+        "compare both in the file",
+    ),
+    "included.overhead": (
+        "note",
+        "{scope}: the total in the file includes {overhead_w:W} per node that it assumes, and a PUE of {pue}; this run includes neither",
+        "",
+    ),
+    "included.pue": (
+        "note",
+        "{scope}: energies in the file include a PUE of {pue}; they are divided by it here",
+        "to set the PUE of your site: joulelab site --pue 1.2",
+    ),
     "accuracy": ("note", "{scope}: the accuracy of the meter is unknown, so no uncertainty is given", ""),
     "meters-disagree": (
         "warning",

@@ -22,6 +22,7 @@ MARK = "request"
 Status = Literal["ok", "refused", "broken", "stalled", "cancelled"]
 STATUSES: tuple[Status, ...] = ("ok", "refused", "broken", "stalled", "cancelled")
 TIMES = ("due_ns", "sent_ns", "first_ns", "last_ns")
+PROGRESS_NS = 250_000_000
 COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "chunks")
 
 
@@ -32,7 +33,8 @@ class Request:
     `due_ns` is the time at which the load plan wanted it, `sent_ns` the time at which it was sent, `first_ns` and
     `last_ns` those of the first and last token (of the end, if it failed). Tokens are as the server reports them, None
     where it reports none; `cached_tokens` are prompt tokens that the server did not have to compute. `chunks` is the
-    number of streamed parts that came. `labels` are names that the caller chose: team, user.
+    number of streamed parts that came, `progress` those that came in each PROGRESS_NS after the first token (empty where
+    they were not counted). `labels` are names that the caller chose: team, user.
     """
 
     id: str
@@ -46,6 +48,7 @@ class Request:
     detail: str = ""
     cached_tokens: int | None = None
     chunks: int | None = None
+    progress: tuple[int, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -95,10 +98,11 @@ def _decode_request(line: Mapping[str, Any]) -> Request:
         raise ValueError("its times are not in the order sent, first, last")
     if line["status"] not in STATUSES:
         raise ValueError(f"status {line['status']!r} is none of {', '.join(STATUSES)}")
+    progress = tuple(int(part) for part in line.get("progress") or ())
     labels = {str(name): str(value) for name, value in dict(line.get("labels") or {}).items()}
     return Request(
         str(line["id"]), due_ns, sent_ns, first_ns, last_ns, status=line["status"], detail=str(line.get("detail", "")),
-        labels=labels, **counts,
+        progress=progress, labels=labels, **counts,
     )  # fmt: skip
 
 

@@ -1,8 +1,11 @@
 """Model an inference server on a node: continuous batching, its times and its power, by few named parameters.
 
 One iteration computes the prompts of requests that begin (prefill) and one more token of each running request (decode).
-The same engine runs in virtual time (`simulate_requests`) and behind HTTP (`servers/llm.py`). It knows the true energy
-of every request: it is the judge of what joulelab's serving attributes to requests.
+The same engine runs in virtual time (`simulate_requests`) and behind HTTP (`servers/llm.py`).
+
+It is the judge of what joulelab's serving attributes to requests, so it knows the true energy of every request. Each
+token bears its own energy, and the busy power for the time that it adds to an iteration; the fixed time of an iteration
+is shared equally by its requests. Where a cap holds the power down, all parts of the iteration change by one factor.
 """
 
 from __future__ import annotations
@@ -121,7 +124,7 @@ class LlmEngine:
         stretch = self._gpu.slow_down(full_w, limit_w)
         given_w = p.gpus * (min(full_w, limit_w) - self._gpu.idle_w)
         scale = given_w * stretch / watts  # true energy of this iteration: that without a limit times this
-        self._credit_parts(seconds, scale, chunks, decoded)
+        self._credit_parts(scale, chunks, decoded)
         begun = tuple(r for r in self._list_requests(chunks) if r.prefilled >= r.prompt_tokens)
         return Iteration(seconds * stretch, given_w, prefill, len(decoded), begun, decoded)
 
@@ -157,18 +160,18 @@ class LlmEngine:
     def _list_requests(self, chunks: dict[int, int]) -> list[LlmRequest]:
         return [self.running[place] for place in chunks]
 
-    def _credit_parts(
-        self, seconds: float, scale: float, chunks: dict[int, int], decoded: Sequence[LlmRequest]
-    ) -> None:
+    def _credit_parts(self, scale: float, chunks: dict[int, int], decoded: Sequence[LlmRequest]) -> None:
+        """Give each request its part of an iteration's energy (the module's docstring has the rule)."""
         p = self.parameters
         members = {id(request): request for request in (*self._list_requests(chunks), *decoded)}
         for request in members.values():
-            request.base_j += scale * p.busy_w * seconds / len(members)
+            request.base_j += scale * p.busy_w * p.fixed_s / len(members)
         for request in decoded:
             context = (request.prompt_tokens + request.produced) / CONTEXT_UNIT
-            request.decode_j += scale * (p.decode_j + p.context_j * context)
+            own_j = p.decode_j + p.busy_w * p.decode_s + (p.context_j + p.busy_w * p.context_s) * context
+            request.decode_j += scale * own_j
         for place, chunk in chunks.items():
-            self.running[place].prefill_j += scale * p.prefill_j * chunk
+            self.running[place].prefill_j += scale * (p.prefill_j + p.busy_w * p.prefill_s) * chunk
             self.running[place].prefilled += chunk
 
 

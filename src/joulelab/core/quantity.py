@@ -88,7 +88,7 @@ class Quantity:
         """Return value and expanded uncertainty by the rule of `round_interval`; `terms` has the rest."""
         value, expanded = self.value, self.expanded
         if not math.isfinite(value) or (expanded is not None and not math.isfinite(expanded)):
-            return f"{value} ± {expanded}"
+            return f"{value:g}" if expanded is None else f"{value:g} ± {expanded:g}"
         if not expanded:
             text = round_number(value, MOST_DIGITS if self.known else 4)
             return text if self.known else f"{text} (accuracy unknown)"

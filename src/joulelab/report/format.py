@@ -246,10 +246,13 @@ def format_amount(value: float) -> str:
 
 
 def format_plain(value: float, digits: int = 6) -> str:
-    """Return a number that is exact, such as a price or a setting: up to six digits, without zeros at its end."""
+    """Return a number that is exact, such as a price or a setting: six digits or those before its point.
+
+    There are no zeros at its end.
+    """
     if value and not SMALLEST <= abs(value) < LARGEST:
         return f"{value:.{digits}g}"  # nobody would count its zeros
-    text = round_number(value, digits)
+    text = round_number(value, max(digits, find_exponent(value, digits) + 1))
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

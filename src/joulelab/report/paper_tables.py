@@ -274,7 +274,7 @@ def _format_mean(mean: float, half: float | None, *, is_deviation: bool) -> str:
     if half is None or not math.isfinite(mean):
         return fmt.format_quality(mean)
     if not half:
-        return f"{fmt.format_plain(mean)} ± 0"
+        return f"{fmt.format_plain(mean, 4)} ± 0"
     return fmt.format_interval(mean, half, signed=is_deviation, unresolved=fmt.NOT_RESOLVED)
 
 
@@ -371,7 +371,7 @@ def _describe_intervals(cells: Sequence[CellMetrics]) -> str:
 
 
 def _format_percents(values: Sequence[float]) -> str:
-    low, high = (fmt.format_number(v, 2) for v in (min(values), max(values)))
+    low, high = (fmt.format_plain(v, 2) for v in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 

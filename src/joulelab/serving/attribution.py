@@ -2,8 +2,9 @@
 
 A model with few parameters is fitted to the windows of a run: idle power, power while requests are decoded, energy per
 prompt token that is computed (prefill, with the power of the time that it takes), per output token after the first
-(decode), and per 1000 tokens of context of a decoded token. Its parts divide the energy that was *measured* in each window, so that all shares add up to it exactly; the model
-only decides who gets which part. Pure mathematics: no file, no sentence.
+(decode), and per 1000 tokens of context of a decoded token. Its parts divide the energy that was *measured* in each
+window, so that all shares add up to it exactly; the model only decides who gets which part. Pure mathematics: no file,
+no sentence.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Shares:
     @property
     def total_j(self) -> Floats:
         """Return the energy of each request, in J."""
-        return self.parts_j.sum(axis=1) + self.idle_j
+        return np.asarray(self.parts_j.sum(axis=1) + self.idle_j)
 
 
 def list_activity(requests: Sequence[Request], edges_ns: Ints) -> Activity:
@@ -268,7 +269,7 @@ def _cross_windows(begin: Floats, end: Floats, edges: Floats) -> tuple[Ints, Int
 
 
 def _find_overlap(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
-    return np.maximum(np.minimum(high, end) - np.maximum(low, begin), 0.0)
+    return np.asarray(np.maximum(np.minimum(high, end) - np.maximum(low, begin), 0.0))
 
 
 def _share_busy_time(
@@ -405,12 +406,12 @@ def share_energy(
     active_j = measured.energy_j - idle_w
     parts = _divide(active_j, activity, model.values)
     spent = _sum_rows(activity.request, parts, activity.requests)
-    idle_j = np.zeros(activity.requests)
+    idle_j: Floats = np.zeros(activity.requests)
     if with_idle:
         weight = activity.seconds
         total = np.bincount(activity.window, weights=weight, minlength=activity.windows)
         rows = np.divide(weight, total[activity.window]) * idle_w[activity.window]
-        idle_j = np.bincount(activity.request, weights=rows, minlength=activity.requests)
+        idle_j = np.asarray(np.bincount(activity.request, weights=rows, minlength=activity.requests), float)
     unassigned = float(measured.energy_j.sum() - spent.sum() - idle_j.sum())
     return Shares(spent, idle_j, _estimate_share_error(active_j, activity, model, parts, seed), unassigned)
 

@@ -33,7 +33,7 @@ class Request:
     `due_ns` is the time at which the load plan wanted it, `sent_ns` the time at which it was sent, `first_ns` and
     `last_ns` those of the first and last token (of the end, if it failed). Tokens are as the server reports them, None
     where it reports none; `cached_tokens` are prompt tokens that the server did not have to compute. `chunks` is the
-    number of streamed parts that came, `progress` those that came in each PROGRESS_NS after the first token (empty where
+    number of streamed parts that came, `progress` those that came in each PROGRESS_NS after the first token (empty if
     they were not counted). `labels` are names that the caller chose: team, user.
     """
 

@@ -88,7 +88,7 @@ def test_the_limit_is_what_was_found_where_the_nameplate_stands_for_the_gpus(tmp
     runs = swept(tmp_path, {400.0: [25.0], None: [20.0]}, **rated)
     assert fit_cap_response(runs).caps_w == (400.0, 650.0)
     assert fit_cap_response(runs, highest_cap_w=600.0).caps_w == (400.0, 600.0)
-    with pytest.raises(ConfigError, match="no meter told the limit"):
+    with pytest.raises(ConfigError, match="no meter read the power limit"):
         fit_cap_response(runs[1:])
 
 

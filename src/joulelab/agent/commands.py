@@ -192,7 +192,7 @@ def _announce(collector: Collector, server: ScrapeServer, traps: TrapListener | 
     sys.stdout.flush()
     if not is_loopback(host):
         how = "" if server.scheme == "https" else ", unencrypted"
-        _say(f"whoever reaches {shown}:{port} can read power, load and the names of jobs and users{how}")
+        _say(f"everybody who can reach {shown}:{port} can read power, load and the names of jobs and users{how}")
 
 
 def _say(line: str) -> None:

@@ -74,7 +74,7 @@ def _first(data: bytes, at: int, end: int) -> Notification:
     specific, at = ber.read_integer(data, at, end)
     _, at = ber.expect_element(data, at, end, _TICKS)
     if generic < 0 or specific < 0 or generic > ENTERPRISE_SPECIFIC:
-        raise ber.refuse_answer("its number is none that there is")
+        raise ber.refuse_answer("its trap number does not exist")
     body = ber.encode_integer(0) * 3 + data[at:end]
     whole = ber.encode_element(ber.RESPONSE, body)
     values = _values(ber.decode_pdu(whole, 0, len(whole)))

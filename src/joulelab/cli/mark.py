@@ -96,7 +96,7 @@ def command(
         raise UsageError("no-name", "no name to mark; type `joulelab mark NAME`")
     folder = _find_folder(os.environ)
     if folder is None and verbose:
-        print_notice("nothing is recorded, so nothing is marked; record with joulelab run -- CMD")
+        print_notice("nothing is recorded, so nothing is marked; joulelab run -- CMD")
     if as_json:
         import json
 

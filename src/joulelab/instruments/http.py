@@ -311,7 +311,7 @@ def plain_fingerprint(text: str, label: str) -> str:
     """Return 64 lower-case digits of a SHA-256 fingerprint in any usual spelling. Raises ConfigError."""
     plain = text.strip().lower().removeprefix("sha256:").removeprefix("sha256=").replace(":", "").replace(" ", "")
     if len(plain) != 64 or set(plain) - set("0123456789abcdef"):
-        then = "give the 64 hexadecimal digits of it"
+        then = "give its 64 hexadecimal digits"
         raise ConfigError("fingerprint is no SHA-256", where=f"meter {label}", next=then, code="config.fingerprint")
     return plain
 

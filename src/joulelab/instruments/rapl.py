@@ -358,7 +358,7 @@ def _is_mirror(first: OpenFile, second: OpenFile) -> bool:
 def _explain_unreadable(errors: Sequence[MeterError], root: Path) -> MeterError:
     if not any(isinstance(error, Denied) for error in errors):
         what, why, code = "no RAPL zone can be read", str(errors[0]), "unavailable.unreadable-zones"
-        return Unavailable(what, where="rapl", why=why, next="run joulelab doctor rapl", code=code)
+        return Unavailable(what, where="rapl", why=why, next="joulelab doctor rapl", code=code)
     advice = f"run joulelab doctor rapl, or let every user read it until the next boot: {GRANT.format(root=root)}"
     why = f"permission denied for user {os.geteuid()}: kernels keep the counters for root since CVE-2020-8694"
     return Denied("RAPL is there but may not be read", where="rapl", why=why, next=advice, code="denied.counters")
@@ -444,7 +444,7 @@ class PackageCap:
         now = self.get()
         if extra := ", ".join(sorted(setting.keys() - now.keys())):
             what, code = f"{self.scope} has no {extra}", "refused.unknown-limit"
-            raise Refused(what, where="powercap", next="see joulelab cap status", code=code)
+            raise Refused(what, where="powercap", next="joulelab cap status", code=code)
         order = [_LONG, _SHORT] if setting[_LONG] <= now[_LONG] else [_SHORT, _LONG]
         changed = [key for key in (*order, _ENABLED) if key in setting and setting[key] != now[key]]
         try:
@@ -509,5 +509,5 @@ def explain_write_error(error: OSError, path: Path, *, is_opening: bool) -> Joul
         why, advice = f"{why}: out of range", "see the range: joulelab cap status"
         return Refused(what, where=where, why=why, next=advice, code="refused.out-of-range")
     if error.errno in GONE:
-        return DeviceLost(what, where=where, why=why, next="run joulelab doctor rapl", code="device-lost.limit")
+        return DeviceLost(what, where=where, why=why, next="joulelab doctor rapl", code="device-lost.limit")
     return ReadFailed(what, where=where, why=why, next="see dmesg for intel_rapl", code="read-failed.limit")

@@ -19,7 +19,7 @@ REMOVED_KEYS = {
     "keep_rate": "set period_s to the analyzer's rate",
     "limits": "remove it; values are checked against the limits of their scope",
     "modulus": "map a column of power instead of a counter that wraps",
-    "parent": "remove it; the scope says what contains it",
+    "parent": "remove it; joulelab knows it from the scope",
     "step_s": "remove it; samples are read with their own times",
     "timestamps": "remove it; readings have the time of their answer",
     "trap_port": "remove it; traps are received by joulelab agent --traps",

@@ -83,7 +83,7 @@ class FileMeter(Readers):
 
 def explain_read_error(error: OSError, path: Path, where: str) -> MeterError:
     """Return joulelab's error for a file that cannot be read."""
-    why, doctor = os.strerror(error.errno) if error.errno else str(error), f"run joulelab doctor {where}"
+    why, doctor = os.strerror(error.errno) if error.errno else str(error), f"joulelab doctor {where}"
     if error.errno in (errno.EACCES, errno.EPERM):
         return Denied(f"cannot read {path}", where=where, why=why, next=doctor, code="denied.file")
     if error.errno in GONE:

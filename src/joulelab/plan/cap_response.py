@@ -254,7 +254,7 @@ def list_caps(measured: Sequence[MeasuredRun], highest_cap_w: float | None = Non
         raise ConfigError(
             "the cap of a run is not known",
             where=f"run {measured[asked.index(None)].result.run}",
-            why="it set no cap, and no meter told the limit of its GPUs",
+            why="it set no cap, and no meter read the power limit of its GPUs",
             next="give --gpu-power, or gpu_w of the node in a plan file",
             code="config.unknown-cap",
         )

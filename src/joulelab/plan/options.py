@@ -68,7 +68,7 @@ class Percent(click.ParamType[float]):
             self.fail(f"{value!r} is not a share; write it as 27%", param, ctx)
         number = float(found[1])
         if number == 1 and not found[2]:
-            self.fail(f"{value!r} may be 1 % or all of it; write 1% or 100%", param, ctx)
+            self.fail(f"{value!r} may mean 1 % or 100 %; write 1% or 100%", param, ctx)
         if number > 100:
             self.fail(f"{value!r} is more than 100 %; write it as 27%", param, ctx)
         # In decimal: 99.9 % is 0.999, not 0.9990000000000001.

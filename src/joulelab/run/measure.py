@@ -411,7 +411,7 @@ def _wrap_function(
         method = type(function)(_wrap_function(function.__func__, name, report, make))
         return cast("Callable[P, R]", method)
     if inspect.isclass(function):
-        why = "making an object of it is not what takes energy"
+        why = "only functions and methods are measured"
         what = f"the class {function.__name__} cannot be measured"
         raise ConfigError(what, why=why, next="decorate its methods", code="config.not-measurable")
     if not callable(function):

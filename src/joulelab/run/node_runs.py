@@ -122,7 +122,7 @@ def read_node_run(path: Path) -> NodeRun:
         end, hosts = run.end, run.hosts
         what, where = "the run cannot be joined", str(path)
         if run.state is not RunState.CLOSED or end is None or "ended" not in end:
-            why, then = "it did not end by itself", "join runs that have ended"
+            why, then = "it has no recorded end", "join runs that have ended"
             raise ConfigError(what, where=where, why=why, next=then, code="config.not-ended")
         if len(hosts) != 1 or hosts[0] != run.meta.get("host") or "imported" in run.meta:
             why = "it was imported" if "imported" in run.meta else f"it holds {', '.join(hosts)}"

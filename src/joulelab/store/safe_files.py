@@ -145,7 +145,7 @@ def open_file(path: Path | str, flags: int, mode: int = 0o600) -> int:
     except OSError as error:
         os.close(fd)
         name = os.fspath(path)
-        raise UntrustedPlace(f"{name}: {error.strerror}", f"look who made it, and remove {name}") from None
+        raise UntrustedPlace(f"{name}: {error.strerror}", f"check who created it, then remove {name}") from None
     if hasattr(os, "set_blocking"):
         os.set_blocking(fd, True)  # a child may inherit it
     return fd
@@ -209,6 +209,6 @@ def check_folder(folder: Path, user: int) -> None:
         sticky = each != folder and found.st_mode & stat.S_ISVTX
         if found.st_uid not in (0, os.geteuid()):
             why = f"{each} belongs to user {found.st_uid}"
-            raise UntrustedPlace(why, f"look at what is in it; sudo chown root {each}")
+            raise UntrustedPlace(why, f"check its content, then type: sudo chown root {each}")
         if found.st_mode & 0o022 and not sticky:
-            raise UntrustedPlace(f"others can write to {each}", f"look at what is in it; sudo chmod go-w {each}")
+            raise UntrustedPlace(f"others can write to {each}", f"check its content, then type: sudo chmod go-w {each}")

@@ -201,7 +201,7 @@ def _seal_host(folder: Path, con: duckdb.DuckDBPyConnection, work: _SealWork) ->
 def _seal_table(folder: Path, table: SampleTable, con: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
     target = folder / f"{table.meter}.{table.table}.parquet"
     if target.exists() and table.parquet is None:
-        raise StoreError(f"{target.name} is damaged, its journals are kept beside it", code="store.damaged")
+        raise StoreError(f"{target.name} is damaged; its journals are still beside it", code="store.damaged")
     with open_temporary_files(folder) as temporary:
         finished = write_table(table, temporary, con, chunk_rows)
         with finished.open("rb") as file:

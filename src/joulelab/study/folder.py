@@ -277,7 +277,7 @@ def open_study(folder: Path) -> Study:
             raise _make_damage_error(folder, error.why) from error
         raise
     if data.get("schema", 0) > SCHEMA:
-        raise NewerSchema("written by a newer joulelab", where=str(folder), next="update joulelab")
+        raise NewerSchema("written by a newer joulelab", where=str(folder), next="pip install --upgrade joulelab")
     lacking = [key for key in NEEDED if key not in data]
     if lacking:
         raise _make_damage_error(folder, f"there is no {lacking[0]}")
@@ -285,7 +285,7 @@ def open_study(folder: Path) -> Study:
 
 
 def _make_damage_error(folder: Path, why: str) -> StoreError:
-    then = "remove it, then repeat the command: finished slots stay, the order is drawn anew"
+    then = "remove it, then repeat the command: finished slots stay, and a new order is drawn"
     return StoreError(f"{FILE} is damaged", where=str(folder), why=why, next=then)
 
 

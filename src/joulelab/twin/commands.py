@@ -200,7 +200,7 @@ def _word_meters(found: Description) -> Iterator[str]:
         gain = f", gains differ by {meter.gain_sd:.2%}" if meter.gain_sd else ""
         own = meter.family == "nvml" or flaws == PanelFlaws()  # what a GPU's own meter gets wrong stands with the GPU
         what = "with the flaws of its kind" if own else f"shows {updates} in steps of {flaws.quantum_w:g} W"
-        yield f"{name}: {meter.family} at {meter.point}, asked each {meter.ask_s:g} s, {what}{gain}"
+        yield f"{name}: {meter.family} at {meter.point}, read every {meter.ask_s:g} s, {what}{gain}"
 
 
 def _print_next(name: str, found: Description) -> None:

@@ -151,7 +151,7 @@ def test_reasons_name_limits_rules_errors_and_refusals(tmp_path: Path) -> None:
     text = " ".join(print_plan(plan, is_explained=True).split())
     assert "feed lost 35.6 kW for nodes, from 45.3 kW x 80 % load, 600 W for other devices." in text
     assert "height room for 5 nodes." in text
-    assert "p99.9 needs 1 000 independent blocks; there are 1 of 40 s" in text
+    assert "p99.9 needs 1,000 independent blocks; there are 1 of 40 s" in text
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_cap_that_gpus_do_not_take_and_assumed_feeds_are_noted() -> None:
     refused = plan_rack(Rack(supply_w=70_000.0, rules=Rules(max_w=8_000.0, caps_w=(100.0,))), DGX)
     assert list_codes(refused)[0] == "rack.cap-not-taken"
     text = " ".join(print_plan(plan_rack(Rack(feeds=FEEDS), DGX)).split())
-    assert "The feeds are counted with a power factor of 1 and nodes on all three phases." in text
+    assert "The capacity of the feeds assumes a power factor of 1 and nodes on all three phases." in text
     stated = Rack(feeds=FEEDS, power_factor=0.98, node_phases=3)
     assert "rack.feeds-assumed" not in list_codes(plan_rack(stated, DGX))
 

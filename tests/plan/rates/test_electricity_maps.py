@@ -234,7 +234,7 @@ def test_the_key_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
     [
         ({}, "needs a key.*ELECTRICITY_MAPS_TOKEN_FILE=FILE"),
         ({"ELECTRICITY_MAPS_TOKEN_FILE": "nowhere"}, "cannot read the key"),
-        ({"ELECTRICITY_MAPS_TOKEN": "abcd\r\nX-Evil: 1"}, "signs that no key has"),
+        ({"ELECTRICITY_MAPS_TOKEN": "abcd\r\nX-Evil: 1"}, "characters that no key has"),
         ({"ELECTRICITY_MAPS_TOKEN": SECRET, "ELECTRICITY_MAPS_ADDRESS": "api.example.org"}, "is not an address"),
         ({"ELECTRICITY_MAPS_TOKEN": SECRET, "ELECTRICITY_MAPS_ADDRESS": "http://example.org"}, "without TLS"),
     ],

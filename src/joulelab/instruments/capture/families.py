@@ -78,7 +78,7 @@ def check_family(family: str, config: Mapping[str, Any]) -> None:
     if family in FAMILIES and config.get("via") != "mqtt":
         return
     kind = "plugs over MQTT" if family in FAMILIES else family
-    advice = f"send what it finds instead: joulelab doctor {family} --json"
+    advice = f"send the findings instead: joulelab doctor {family} --json"
     raise Refused(f"captures of {kind} are not supported", next=advice, code="refused.capture")
 
 

@@ -232,5 +232,5 @@ def explain_login(where: str, words: str, context: str | None, user: str) -> Met
         if context not in STARTED:
             what, code = "the BMC does not answer", "read-failed.no-answer"
             why = "nothing came back: it is off, restarting, not reachable, or IPMI over LAN is disabled"
-    advice = "run joulelab doctor with the name of the meter"
+    advice = "joulelab doctor ipmi"
     return ReadFailed(what, where=where, why=why, next=advice, code=code)

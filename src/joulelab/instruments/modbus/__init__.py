@@ -179,13 +179,13 @@ class ModbusMeter:
             )
             what = "the registers are read wrongly"
             return ConfigError(what, where=label, why=why, next=advice, code="config.wrong-order")
-        advice = first.next or f"run joulelab doctor {label}"
+        advice = first.next or f"joulelab doctor {label}"
         return ReadFailed(f"nothing of {scope} can be read", where=label, why=first.why, next=advice, code=first.code)
 
     def _explain_refusal(self, error: Refusal) -> JoulelabError:
         if error.exception not in FINAL:
             return error
-        advice = f"run joulelab doctor {self._settings.label}: it tries other units, functions and addresses"
+        advice = f"try other units, functions and addresses: joulelab doctor {self._settings.label}"
         return Unavailable(
             error.what, where=self._settings.label, why=error.why, next=advice, code="unavailable.exception"
         )

@@ -48,7 +48,7 @@ class Refusal(ReadFailed):
         last = request.address + request.size - 1
         block = f"registers {request.address} to {last} by function {request.function} of unit {unit}"
         why = f"exception {exception}: {MEANING.get(exception, 'a code that the protocol does not define')}"
-        advice = f"run joulelab doctor {where}"
+        advice = f"joulelab doctor {where}"
         super().__init__(f"the device refuses {block}", where=where, why=why, next=advice, code="read-failed.exception")
         self.exception = exception
 
@@ -129,7 +129,7 @@ class Connection:
             raise self._fail_reading("the answer is malformed", str(error), "read-failed.malformed") from None
         except OSError as error:
             self.close()
-            why, advice = error.strerror or type(error).__name__, f"run joulelab doctor {self._where}"
+            why, advice = error.strerror or type(error).__name__, f"joulelab doctor {self._where}"
             raise ConnectionLost(
                 "the connection was lost", where=self._where, why=why, next=advice, code="read-failed.lost"
             ) from None
@@ -169,7 +169,7 @@ class Connection:
     def _fail_reading(self, what: str, why: str, code: str) -> ReadFailed:
         """Close the connection and return the error of a reading."""
         self.close()
-        return ReadFailed(what, where=self._where, why=why, next=f"run joulelab doctor {self._where}", code=code)
+        return ReadFailed(what, where=self._where, why=why, next=f"joulelab doctor {self._where}", code=code)
 
 
 def _left_s(until_ns: int) -> float:

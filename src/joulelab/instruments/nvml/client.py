@@ -241,5 +241,5 @@ def explain_reading(code: int, text: str, what: str) -> MeterError:
     if code in _LOST:
         advice = "look for an Xid in dmesg; sudo nvidia-smi -r, or reboot"
         return DeviceLost(what, where="nvml", why=text, next=advice, code="device-lost.gpu")
-    advice = "it is tried again; see joulelab doctor nvml"
+    advice = "joulelab doctor nvml"
     return ReadFailed(what, where="nvml", why=text, next=advice, code="read-failed.gpu")

@@ -82,7 +82,7 @@ class Session:
         for names, encoded in self._prepared[1]:
             found = self._fetch(ber.GET, names, encoded, deadline_ns)
             if [name for name, _ in found] != names:
-                raise self._locate_error(refuse_answer("it has other values than were asked for"))
+                raise self._locate_error(refuse_answer("it has other values than were requested"))
             values += [value for _, value in found]
         return values
 
@@ -177,7 +177,7 @@ class Session:
             return [*found[:at], (names[at], MISSING), *found[at:]]
         self._check_status(answer, names)
         if len(answer.names) != len(names):
-            raise self._locate_error(refuse_answer("it has another number of values than were asked for"))
+            raise self._locate_error(refuse_answer("it has another number of values than was requested"))
         return list(zip(answer.names, answer.values, strict=True))
 
     def _ask(self, tag: int, names: bytes, deadline_ns: int, repetitions: int = 0) -> ber.Pdu:
@@ -208,7 +208,7 @@ class Session:
     def _locate_error(self, error: MeterError) -> MeterError:
         """Return an error with the place where it happened and a next step."""
         error.where = error.where or self.where
-        error.next = error.next or "run joulelab doctor, which finds the cause"
+        error.next = error.next or "joulelab doctor"
         return error
 
     def _check_status(self, answer: ber.Pdu, names: Sequence[bytes]) -> None:

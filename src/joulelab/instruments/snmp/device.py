@@ -122,9 +122,9 @@ def find_table(session: Session, who: Identity, vendor: str | None, kind: str = 
         what, advice, code = "this is no PDU or UPS that joulelab knows", "", "unavailable.unknown-maker"
         if vendor:
             what, code = f"it shows nothing of {candidates[0].title}", "unavailable.other-maker"
-            advice = f"leave out vendor, or look which one fits: {known}"
+            advice = f"leave out vendor, or name another: {known}"
         else:
-            advice = f"joulelab doctor lists what in it might be power; a maker is one file to add. Known: {known}"
+            advice = f"known makers: {known}; values that may be a power: joulelab doctor"
         raise Unavailable(what, where=session.where, why=str(who), next=advice, code=code)
     best, chosen = min(found, key=lambda one: one[0])
     before = [option for rank, option in found[: found.index((best, chosen))] if rank > best]

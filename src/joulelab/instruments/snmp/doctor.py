@@ -38,7 +38,7 @@ def explain_failure(config: Mapping[str, Any], error: JoulelabError) -> list[str
         settings = read_settings(config)
     except ConfigError as wrong:
         return [str(wrong)]
-    lines = [f"{settings.host} is asked by {describe_login(settings.login)}."]
+    lines = [f"{settings.host} is read with {describe_login(settings.login)}."]
     session = settings.open_session()
     try:
         who = read_identity(session)
@@ -127,7 +127,9 @@ def list_suspects(session: Session, who: Identity) -> list[str]:
         return [f"{looked} none looks like power: {reason}."]
     listed = [f"  {oid} {why}" for oid, why in sorted(found.items())[:_LISTED]]
     more = [f"  and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
-    advice = "None of it is read. A table for this device is one TOML file: see README.md of joulelab.instruments.snmp."
+    advice = (
+        "None of these is read. A table for this device is one TOML file: see README.md of joulelab.instruments.snmp."
+    )
     return [f"{looked} these might be power:", *listed, *more, advice]
 
 

@@ -299,7 +299,7 @@ class Planner:
         watts = next(value for column, value in zip(level.columns, shown[0], strict=True) if column.name == "power_w")
         if all(one == shown[0] for one in shown) and isinstance(watts, int) and watts > 0:
             return offered[:1]  # one load, shown as its phase and as its bank
-        why = f"rows {', '.join(map(str, offered))} may be phases, or banks of them: the device does not say"
+        why = f"rows {', '.join(map(str, offered))} may be phases, or banks of them: the device does not state it"
         raise self._refuse_whole(why, offered[0])
 
     def _choose_whole(self, level: Level, facts: dict[str, RowFacts]) -> list[RowFacts]:

@@ -184,7 +184,7 @@ def _make_entry(job: CostJob, site: PlanSite, rates: Mapping[Purpose, Rate], at_
     varying = tuple(purpose for purpose, rate in rates.items() if is_varying(rate))
     if job.planned and at_s is None and varying:
         why = f"{rates[varying[0]].label.name} changes over time"
-        raise ConfigError(f"{job.name}: when does it run?", why=why, next="add --at 2026-11-17T08:00Z")
+        raise ConfigError(f"{job.name}: its start is not known", why=why, next="add --at 2026-11-17T08:00Z")
     pue = site.overhead
     whole = job.profile.whole
     amounts = {purpose: account_energy(job.profile, rate, pue=pue, at_s=at_s) for purpose, rate in rates.items()}

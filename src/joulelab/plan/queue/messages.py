@@ -39,8 +39,8 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "queue.mean-powers": (
         "note",
-        "The budget is kept by mean powers, as highest powers are not known: short peaks may exceed it.",
-        "Add a column highest_w, or keep a --margin.",
+        "Highest powers are not known, so mean powers count against the budget: short peaks may exceed it.",
+        "Add a column highest_w, or give a --margin.",
     ),
     "queue.below-idle": (
         "warning",

@@ -87,7 +87,7 @@ class QueueTable:
     every: float | None = declare_key(None, "time between them", read=partial(read_time, least=0.0), advice=TIME)
     nodes: int | None = declare_key(None, "nodes of the site", least=1)
     budget_w: float | None = declare_key(None, "power budget", **POWER_RULE)
-    margin: float | None = declare_key(None, "share of it kept free", least=0.0, most=0.99)
+    margin: float | None = declare_key(None, "share of the budget to keep free", least=0.0, most=0.99)
     idle_w: float | None = declare_key(None, "power of an unused node", least=0.0)
     unused: Literal["idle", "off"] | None = declare_key(None, "state of unused nodes")
     rated_w: float | None = declare_key(None, "nameplate of a node", **POWER_RULE)

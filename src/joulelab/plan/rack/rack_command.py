@@ -100,7 +100,10 @@ def command(
     file_format = check_picture(picture, force=force)
     if save is not None:
         if only and not words:
-            raise ConfigError("--only is not kept in a plan file", next="name the runs: --save keeps those it chose")
+            raise ConfigError(
+                "--only cannot be saved in a plan file",
+                next="name the runs as well; the plan file then has the chosen ones",
+            )
         check_overwrite(save, FIRST_LINE.encode(), what="plan file", force=force, option="--save")
     measured = _read_runs(words or asked.near(asked.kind.runs), stores)
     jobs = [(job, _read_runs(_find_job_runs(asked, job, words), stores)) for job in asked.mix]

@@ -81,7 +81,9 @@ def find_access(environ: Mapping[str, str]) -> MapsAccess:
         why = f"neither {KEY} nor {KEY_FILE} is set"
         raise ConfigError(f"{TITLE} needs a key", why=why, next=f"export {KEY_FILE}=FILE with your key in FILE")
     if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"the key of {TITLE} has signs that no key has", next="write it again, alone in its file")
+        raise ConfigError(
+            f"the key of {TITLE} has characters that no key has", next="write it again, alone in its file"
+        )
     address = environ.get(OWN_ADDRESS) or ADDRESS
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
@@ -220,7 +222,7 @@ def _ask(client: HttpClient, access: MapsAccess, label: Label, what: str, more: 
     plain = parse_json(answer.body, TITLE)
     zone = _take(plain, "zone", str)
     if zone != label.zone:
-        why = f"asked for {label.zone!r}"
+        why = f"{label.zone!r} was requested"
         raise ReadFailed(f"it answers for the zone {zone[:40]!r}", where=TITLE, why=why, next=ZONE_ADVICE)
     return plain
 
@@ -238,7 +240,7 @@ def _add_values(values: dict[float, float | None], items: list[Any], label: Labe
         start_s = _read_utc(_take(item, "datetime", str))
         covers = item.get("emissionFactorType")
         if covers not in (None, label.covers):
-            raise _make_answer_error(f"emission factors are {covers!r}, asked for {label.covers!r}")
+            raise _make_answer_error(f"emission factors are {covers!r}, not {label.covers!r} as requested")
         value = item.get("carbonIntensity")
         if start_s % HOUR_S:
             raise _make_answer_error(f"{format_time(start_s)} is not a full hour")

@@ -69,7 +69,7 @@ def lay_out_rate(rate: Rate) -> list[TextBlock]:
 
 def _word_values(data: dict[str, Any], label: Label) -> str:
     if data["form"] == "service":
-        return "asked when it is needed"
+        return "called when a plan needs it"
     if data["low"] is None:
         return "without any value"
     if data["low"] == data["high"]:

@@ -288,7 +288,7 @@ class _Program:
         status, info = solver.getModelStatus(), solver.getInfo()
         if info.primal_solution_status != FEASIBLE:
             raise ConfigError(
-                "no plan was found", why=f"the solver says: {solver.modelStatusToString(status)}",
+                "no plan was found", why=f"the solver reports: {solver.modelStatusToString(status)}",
                 next="give longer slots (--slot 1h), a later deadline, or fewer caps (--cap)", code="config.no-plan",
             )  # fmt: skip
         values: Floats = np.array(solver.getSolution().col_value)

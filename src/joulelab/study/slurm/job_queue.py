@@ -254,7 +254,10 @@ def _check_node(jobs: JobQueue, name: str, node: NodeType, partitions: Mapping[s
         if each not in partitions:
             there = ", ".join(sorted(partitions))
             raise ConfigError(
-                f"there is no partition {each!r}", where=where, why=f"there are {there}", next="see sinfo"
+                f"there is no partition {each!r}",
+                where=where,
+                why=f"there are {there}",
+                next="list the partitions: sinfo -s",
             )
         _check_time(where, node, each, partitions[each])
     constraint = node.options.get("constraint")
@@ -272,9 +275,9 @@ def _check_node(jobs: JobQueue, name: str, node: NodeType, partitions: Mapping[s
         jobs.test_options([*list_sbatch_options(node), str(script)], where)
     notes = []
     if not node.options.get("exclusive", True):
-        notes.append(f"{where}: not exclusive: other jobs on its nodes are in what is measured there")
+        notes.append(f"{where}: not exclusive: the measured energy includes other jobs on its nodes")
     if node.options.get("time") is None:
-        notes.append(f"{where}: no time limit is given: the partition's counts")
+        notes.append(f"{where}: no time limit is given: that of the partition applies")
     return notes
 
 

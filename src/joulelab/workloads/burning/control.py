@@ -98,7 +98,7 @@ def _told(done: Sequence[Mapping[str, Any]], reasons: Sequence[str], beside: Map
     if reasons:
         return _failed("not all processes came to their end", reasons)
     if beside and ("host_exit_code" in beside or "host_bogo_ops" not in beside):
-        return _failed("stress-ng failed", ["it ended early, or told no metrics"])
+        return _failed("stress-ng failed", ["it ended early, or printed no metrics"])
     return int(wrong > 0)
 
 

@@ -74,7 +74,7 @@ def heard(crew: Sequence[Worker], key: str, wait_s: float) -> tuple[list[Mapping
         if key in said:
             told.append(said[key])
         else:
-            reasons.append(str(said.get("failed", "one ended or said nothing")))
+            reasons.append(str(said.get("failed", "one process ended or sent no result")))
     return told, list(dict.fromkeys(reasons))
 
 

@@ -163,7 +163,7 @@ def list_records(file: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
             yield begin, end, msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         what = "it is no array of JSON objects"
-        raise ConfigError(what, where=str(file), why=str(error), next="is it whole?") from error
+        raise ConfigError(what, where=str(file), why=str(error), next="check that the file is complete") from error
 
 
 def _is_turn(turn: Any) -> bool:

@@ -151,7 +151,7 @@ class Training:
         source, counts = self.task.data.source, self.counts
         if not source.real and self.given["data"] == "auto":
             self._print(
-                f"joulelab: {name}: no data is found, so it is {source.name}; see joulelab workload info {name}"
+                f"joulelab: {name}: no data was found, so {source.name} data is used; joulelab workload info {name}"
             )
         own: dict[str, str | float] = {
             "workload": name,

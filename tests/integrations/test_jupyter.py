@@ -100,34 +100,34 @@ def test_cells_are_marked_measured_and_shown(shell: Any, folder: Path, capsys: p
     assert done.result == 42
     assert "printed\n" in capsys.readouterr().out
     text, page = shown(shell)
-    assert text.startswith("the training: ")
-    for said in ("data   fashion-mnist", "gpu:0", "epoch 1", "40 samples", "J/sample", str(run)):
+    assert text.startswith("joulelab   the training · ")
+    for said in ("fashion-mnist", "gpu", "epoch 1", "40 samples", "J/sample", run.name):
         assert said in text
         assert said in page
-    assert re.search(r"^power  [▁-█]+  .* W to .* W in ", text, re.MULTILINE)
+    assert re.search(r"^power +[▁-█]+  .* W to .* W in ", text, re.MULTILINE)
     assert '<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="power of the training' in page
 
     failed = shell.run_cell("%%joulelab\nprint('before')\n1 / 0")
     assert isinstance(failed.error_in_exec, ZeroDivisionError)
     out = capsys.readouterr().out
     assert out.count("ZeroDivisionError") == out.count("----> 3") + 1 == 2  # its own line, and shown once
-    assert shown(shell)[0].startswith("this cell: ")
+    assert shown(shell)[0].startswith("joulelab   this cell · ")
     shell.run_cell("raise KeyboardInterrupt")
     shell.run_cell("get_ipython().run_cell('1 + 1')\nget_ipython().run_cell('')")
     time.sleep(0.2)
 
     shell.run_cell("%joulelab")
     text, _ = shown(shell)
-    assert text.startswith("the notebook so far: ")
+    assert text.startswith("joulelab   the notebook so far · ")
     for said in (
-        "data   fashion-mnist",
+        "fashion-mnist",
         "loading",
         "cell 1 · wait",
         "cell 2 · train",
         "cell 3",
         "cell 5",
         "cell 6 (runs)",
-        "idle   between",
+        " W between cells: ",
     ):
         assert said in text
     check_total(shell, run)
@@ -168,12 +168,12 @@ def check_total(shell: Any, run: Path) -> None:
 def check_after_the_recording(shell: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Check what the magics do where nothing is recorded any more."""
     shell.run_cell("%joulelab")
-    assert shown(shell)[0].startswith("the notebook: ")
+    assert shown(shell)[0].startswith("joulelab   the notebook · ")
     failed = shell.run_cell("%%joulelab alone\nimport time\ntime.sleep(0.1)\nint('x')")
     assert isinstance(failed.error_in_exec, ValueError)
     own = list_runs(folder / "runs")[-1]
     assert len(list_runs(folder / "runs")) == 2
-    assert shown(shell)[0].startswith("alone: ")
+    assert shown(shell)[0].startswith("joulelab   alone · ")
     end = read_end(own)
     assert end is not None
     assert (end["exit_code"], begun(own)) == (1, [])
@@ -201,9 +201,9 @@ def test_what_somebody_else_records_is_joined_and_left(
         shell.run_cell("%%joulelab\n\n%%capture kept\nprint('x')")
         assert shell.user_ns["kept"].stdout == "x\n"
         shell.run_cell("get_ipython().run_cell_magic('joulelab', 'called', '1 + 1')")
-        assert shown(shell)[0].startswith("called: ")
+        assert shown(shell)[0].startswith("joulelab   called · ")
         shell.run_cell("%%joulelab around\nget_ipython().run_cell('%%joulelab inside\\n1 + 1')")
-        assert shell.display_pub.outputs[-2]["data"]["text/plain"].startswith("inside: ")
+        assert shell.display_pub.outputs[-2]["data"]["text/plain"].startswith("joulelab   inside · ")
         assert re.search(r"^table +\d", shown(shell)[0], re.MULTILINE)  # what the table inside took is told apart
         shell.run_cell("%joulelab stop")
         assert "the run goes on" in capsys.readouterr().out

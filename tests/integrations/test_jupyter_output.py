@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from joulelab.analysis.result import Check, GpuLoad, GroupResult, Result
 from joulelab.core.quantity import Quantity
 from joulelab.integrations.jupyter import replace_first_line
 from joulelab.integrations.jupyter_figures import (
@@ -52,13 +53,21 @@ def test_a_line_of_blocks_reaches_from_nothing_to_the_largest_power() -> None:
 def test_what_is_shown_is_text_and_html() -> None:
     part = NotebookPart("cell 1", 1.0, Quantity(1.0, {"gain:x": 0.1}), "<a> & b")
     shown = describe_notebook(replace(notebook(1.0), parts=(part,)), is_over=True)
-    lines = shown.to_text().splitlines()
-    assert lines[2].split() == ["time", "energy,", "J", "mean,", "W"]
-    assert lines[4].split() == ["cell", "1", "·", "<a>", "&", "b", "1.000", "s", "1.00", "±", "0.20", "1.000"]
-    page = shown.to_html()
+    text, page = shown.to_text(), shown.to_html()
+    assert "cell 1 · <a> & b  1.000 s" in text
+    assert max(map(len, text.splitlines())) <= 80
     ET.fromstring(page)
     assert "&lt;a&gt; &amp; b" in page
     assert page.count("font-weight:bold") == 4  # the cells of the total
+
+
+def make_result(energy: Quantity | None, seconds: float, **more: Any) -> Result:
+    mean = None if energy is None else energy / seconds
+    groups = () if energy is None or mean is None else (GroupResult("measured", ("gpu:0",), energy, mean, None),)
+    state: dict[str, Any] = {"state": "live", "outcome": "live", "exit_code": None, "signal": None, "start_utc": ""}
+    times: dict[str, Any] = {"start_ns": 0, "end_ns": round(seconds * 1e9)}
+    empty: dict[str, Any] = {"phases": (), "work": {}, "load": {}, "gaps": (), "checks": ()}
+    return Result("r1", None, "h", [], scopes=(), groups=groups, **state, **times, **empty | more)
 
 
 def notebook(*energies: float | None, between: float | None = 30.0) -> NotebookFigures:
@@ -68,31 +77,58 @@ def notebook(*energies: float | None, between: float | None = 30.0) -> NotebookF
     ]
     rest = NotebookPart("between cells", 3.0, None if between is None else Quantity(between, {"gain:x": 1.5}))
     whole = join_parts("total", (*parts, rest))
-    return NotebookFigures(Path("/runs/r"), tuple(parts), rest, whole, CURVE if between is not None else None)
+    picture = CURVE if between is not None else None
+    return NotebookFigures(Path("/runs/r1"), tuple(parts), rest, picture, make_result(whole.energy, whole.duration_s))
 
 
-def test_a_notebook_is_the_sum_of_its_cells_and_of_the_time_between_them() -> None:
+def test_a_notebook_begins_with_the_answer_and_shows_idle_power() -> None:
     text = describe_notebook(notebook(10.0, 60.0), is_over=False).to_text()
-    assert text.startswith("the notebook so far: 100 ± 10 J in 5.000 s, 20.00 W on average\n\n")
-    assert "idle   between cells: 30.0 % of the energy, 60.0 % of the time" in text
-    assert [line.split()[0] for line in text.splitlines()[4:8]] == ["cell", "cell", "between", "total"]
-    assert text.endswith("run    /runs/r")
+    lines = [line.split(maxsplit=1) for line in text.splitlines()]
+    assert lines[:4] == [
+        ["joulelab", "the notebook so far · 5.000 s"],
+        ["energy", "100 ± 10 J (± 10 %), 20.0 W on average"],
+        ["covers", "GPUs only (1): no meter for the rest of the node"],
+        ["idle", "10.0 W between cells: 30.0 % of the energy, 60.0 % of the time"],
+    ]
+    assert [line[0] for line in lines[7:11]] == ["cell", "cell", "between", "total"]
+    assert text.endswith("more       joulelab show r1 --all")
 
 
-def test_without_a_meter_there_is_no_energy_and_the_next_command_is_told() -> None:
+def test_a_cell_without_energy_gives_the_reason_and_the_next_step() -> None:
+    assert describe_cell(MeasuredCell("x", None, 0.5, None, None)).to_text() == "joulelab   x · 500 ms · not recorded"
     text = describe_notebook(notebook(None, None, between=None), is_over=True).to_text()
-    assert text.startswith("the notebook: 5.000 s, no power meter (`joulelab meters` lists what is missing)")
+    assert "joulelab meters" in text
     assert "idle" not in text
-    assert describe_cell(MeasuredCell("x", None, 0.5, None, None)).to_text() == "x: 500 ms, not recorded"
+
+    # Its edges are unsure by 40 J; around it are 100 W: 2 s would give 20 %.
+    short = make_result(Quantity(1.0, {"edge:x": 20.0}), 0.01, checks=(Check("too-short", "warning", "gpu:0"),))
+    cell = MeasuredCell("x", Path("/runs/r1"), 0.01, short, None, 100.0)
+    text = describe_cell(cell).to_text()
+    assert "energy     too short to measure in 10.0 ms; 100.0 W on average around it" in text
+    assert "-> repeat its work for 2 s or more: for _ in range(200): ..." in text
+    assert "warning" not in text
+    assert "for 5 s or more" in describe_cell(replace(cell, around_w=None)).to_text()
+
+
+def test_an_idle_cell_shows_idle_power_and_no_stack_of_notes() -> None:
+    loads = (GpuLoad("h", "gpu:0", 0.0, 0.0),)
+    checks = tuple(Check("too-short", "warning", f"gpu:{k}") for k in range(5))
+    result = make_result(Quantity(1000.0, {"gain:x": 30.0}), 10.0, gpu_loads=loads, checks=checks)
+    text = describe_cell(MeasuredCell("x", Path("/runs/r1"), 10.0, result, CURVE)).to_text()
+    assert "idle       the GPUs did nothing: 100.0 W is idle power" in text
+    assert text.count("warning") <= 3
+    busy = replace(result, gpu_loads=(replace(loads[0], maximum=0.9),))
+    assert "idle" not in describe_cell(MeasuredCell("x", Path("/runs/r1"), 10.0, busy, CURVE)).to_text()
 
 
 def test_of_many_cells_those_that_used_most_are_listed() -> None:
     shown = describe_notebook(notebook(*(float(k) for k in range(1, 101))), is_over=True)
-    labels = [row.cells[0] for row in shown.tables[0].rows]
+    assert shown.table is not None
+    labels = [row.cells[0] for row in shown.table.rows]
     assert labels[:2] == ["cell 72", "cell 73"]
     assert labels[-3:] == ["71 others", "between cells", "total"]
     assert len(labels) == 32
-    assert shown.to_text().startswith("the notebook: 5.08 ")
+    assert dict(shown.answer)["energy"].startswith("5.1 ± ")
 
 
 def test_the_first_of_very_many_cells_are_one_and_idle_is_not_guessed() -> None:

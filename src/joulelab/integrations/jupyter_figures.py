@@ -10,7 +10,7 @@ import numpy as np
 from joulelab.analysis.analyse import analyse_phase
 from joulelab.analysis.channels import load_channels
 from joulelab.analysis.slow_meters import sum_channels
-from joulelab.core.clock import monotonic_ns
+from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.run.live import wait_until_covered
 from joulelab.run.notebook import BETWEEN_CELLS
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_STRETCHES = 140  # of power over time
 MOST_PARTS = 160  # earlier phases become one, so that a day's notebook is shown as fast as an hour's
 EARLIER = "earlier cells"
+AROUND_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,10 @@ class NotebookPart:
     is_open: bool = False
 
     @property
-    def mean_w(self) -> float | None:
-        """Return the mean power in W."""
-        return None if self.energy is None or self.duration_s <= 0 else self.energy.value / self.duration_s
+    def mean_w(self) -> Quantity | None:
+        """Return the mean power in W, None if the energy is unknown or smaller than its interval."""
+        is_known = self.energy is not None and self.energy.is_resolved and self.duration_s > 0
+        return self.energy / self.duration_s if self.energy is not None and is_known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,13 @@ class NotebookFigures:
     run: Path
     parts: tuple[NotebookPart, ...]
     between: NotebookPart
-    whole: NotebookPart
     power: PowerPicture | None
-    result: Result | None = None
+    result: Result
+
+    @property
+    def whole(self) -> NotebookPart:
+        """Return the sum of all parts."""
+        return NotebookPart("total", self.result.duration_s, self.result.energy)
 
     @property
     def idle_share(self) -> tuple[float, float] | None:
@@ -104,13 +110,17 @@ class NotebookFigures:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCell:
-    """Hold a measured cell: its result with the phases inside, and its power over time."""
+    """Hold a measured cell: its result with the phases inside, and its power over time.
+
+    `around_w` is the mean power from AROUND_S before the cell to its end, for a cell that is too short.
+    """
 
     name: str
     run: Path | None
     duration_s: float
     result: Result | None
     power: PowerPicture | None
+    around_w: float | None = None
 
 
 def join_parts(name: str, parts: tuple[NotebookPart, ...]) -> NotebookPart:
@@ -122,12 +132,15 @@ def join_parts(name: str, parts: tuple[NotebookPart, ...]) -> NotebookPart:
 
 def read_cell(m: Measurement) -> MeasuredCell:
     """Return the figures of a measurement that has ended; waits for its last readings, little more than a second."""
-    result, power = m.result, None
+    result, power, around_w = m.result, None, None
     if m.run is not None and result is not None:
         with open_run(m.run) as run:
             power = read_power(run, result)
+            if result.energy is not None and not result.energy.is_resolved:
+                longer = read_power(run, replace(result, start_ns=result.start_ns - round(AROUND_S * NS)))
+                around_w = None if longer is None else longer.mean
         result = _drop_outer_phases(result)
-    return MeasuredCell(m.name or "this cell", m.run, m.duration_s, result, power)
+    return MeasuredCell(m.name or "this cell", m.run, m.duration_s, result, power, around_w)
 
 
 def _drop_outer_phases(result: Result) -> Result:
@@ -156,8 +169,7 @@ def read_notebook(run: Path, name: str, since_ns: int, until_ns: int | None) -> 
         for p in result.phases
     ]
     between = join_parts(BETWEEN_CELLS, tuple(p for p in parts if p.name == BETWEEN_CELLS))
-    whole = NotebookPart("total", result.duration_s, result.energy)
-    return NotebookFigures(run, tuple(p for p in parts if p.name != BETWEEN_CELLS), between, whole, power, result)
+    return NotebookFigures(run, tuple(p for p in parts if p.name != BETWEEN_CELLS), between, power, result)
 
 
 class _NotebookMarks:

@@ -1,23 +1,25 @@
-"""Show measured cells and notebooks: tables and power over time, as HTML for a page and as text for a terminal."""
+"""Show measured cells and notebooks: the answer, one table, power over time, at most three notes; as text and HTML."""
 
 from __future__ import annotations
 
 import html
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
-from joulelab.report.messages import word_checks
-from joulelab.report.run_rows import list_energy_rows, list_phase_rows
 from joulelab.report.run_summary import (
-    NO_POWER_METER,
-    explain_no_energy,
-    list_work_facts,
-    list_workload_facts,
-    write_headline,
+    LABEL_WIDTH,
+    TEXT_WIDTH,
+    avoid_breaks,
+    choose_notes,
+    choose_phase_rows,
+    choose_summary_rows,
+    list_answer_facts,
+    make_summary_table,
 )
-from joulelab.report.run_tables import make_energy_table, make_phase_table
-from joulelab.report.tables import Column, Table, TableRow, make_table, scale_column, write_html, write_terminal
+from joulelab.report.tables import Column, Table, TableRow, make_table, scale_column, write_html
+from joulelab.report.terminal import BLANK_LINE, list_facts, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Result
     from joulelab.integrations.jupyter_figures import MeasuredCell, NotebookFigures, NotebookPart, PowerPicture
 
+FactRow = tuple[str, str]
 MOST_CELLS = 30  # further cells are shown in one row: those that used least
+GOOD_SHARE = 0.2  # a cell is long enough if its interval is not wider than this share of its energy
+GUESSED_S = 5.0  # long enough for most meters
 BLOCKS = "▁▂▃▄▅▆▇█"
 # Room for the figures at the left and below, and the size of the curve.
 LEFT, BELOW, WIDTH, HEIGHT = 58, 18, 420, 70
@@ -34,27 +39,30 @@ TEXT = 'fill="currentColor" font-family="sans-serif" font-size="11"'
 
 @dataclass(frozen=True, slots=True)
 class NotebookOutput:
-    """Hold the output of a magic: title, headline, tables, power over time, and lines below."""
+    """Hold the output of a magic: the labelled lines of the answer, a table, power over time, notes."""
 
-    title: str
-    head: str
-    tables: tuple[Table, ...] = ()
+    answer: Sequence[FactRow]
+    table: Table | None = None
     power: PowerPicture | None = None
-    lines: tuple[str, ...] = ()
+    notes: Sequence[FactRow] = ()
 
     def to_text(self) -> str:
-        """Return plain text."""
-        parts = [f"{self.title}: {self.head}", *(write_terminal(table) for table in self.tables)]
-        lines = [*([f"power  {draw_blocks(self.power)}"] if self.power is not None else []), *self.lines]
-        return "\n\n".join([*parts, "\n".join(lines)] if lines else parts)
+        """Return plain text of 80 columns."""
+        blocks = [list_facts(avoid_breaks(self.answer), label_width=LABEL_WIDTH)]
+        blocks += [BLANK_LINE, self.table] if self.table is not None else []
+        power = [("power", draw_blocks(self.power))] if self.power is not None else []
+        blocks += [BLANK_LINE, list_facts([*power, *self.notes], label_width=LABEL_WIDTH)]
+        return write_blocks(blocks, TEXT_WIDTH).rstrip("\n")
 
     def to_html(self) -> str:
         """Return HTML without scripts or outside files, readable on dark and on light pages."""
-        parts = [f"<div><b>{html.escape(self.title)}</b>: {html.escape(self.head)}</div>"]
-        parts += [str(write_html(table, is_inline=True)) for table in self.tables]
+        (_, title), *answer = self.answer
+        parts = [f"<div><b>{html.escape(title)}</b></div>"]
+        parts += [_write_fact(fact) for fact in answer]
+        parts += [str(write_html(self.table, is_inline=True))] if self.table is not None else []
         if self.power is not None:
-            parts.append(f"<div>{draw_svg(self.power, f'power of {self.title}')}</div>")
-        parts += [f"<div><small>{html.escape(line)}</small></div>" for line in self.lines]
+            parts.append(f"<div>{draw_svg(self.power, f'power of {title}')}</div>")
+        parts += [f"<small>{_write_fact(fact)}</small>" for fact in self.notes]
         return f'<div class="joulelab">{"".join(parts)}</div>'
 
     def to_bundle(self) -> dict[str, str]:
@@ -62,44 +70,69 @@ class NotebookOutput:
         return {"text/plain": self.to_text(), "text/html": self.to_html()}
 
 
+def _write_fact(fact: FactRow) -> str:
+    label, text = (html.escape(part).replace("\n", "<br/>") for part in fact)
+    return f"<div><b>{label}</b> {text}</div>"
+
+
 def describe_cell(measured: MeasuredCell) -> NotebookOutput:
-    """Show a measured cell: energy of each scope, its phases, energy per work, power over time."""
-    result = measured.result
+    """Show a measured cell: its energy, devices and phases, power over time; or why it has no energy."""
+    result, title = measured.result, f"{measured.name} · {fmt.format_duration(measured.duration_s)}"
     if result is None:
-        return NotebookOutput(measured.name, f"{fmt.format_duration(measured.duration_s)}, not recorded")
-    tables = [make_energy_table(list_energy_rows(result))] if result.scopes else []
-    if result.phases:
-        tables.append(make_phase_table(list_phase_rows(result)))
-    lines = [f"{label:<6} {text}" for label, text in list_workload_facts(result) + list_work_facts(result)]
-    doubts = [c for c in word_checks(result.checks) if c.status in ("warning", "failed")] if result.scopes else []
-    lines += [f"{check.status}: {check.name}: {check.text}" for check in doubts]
-    lines += [f"run    {measured.run}"] if measured.run is not None else []
-    # The run goes on, the cell has ended.
-    ended = replace(result, state="closed")
-    head = write_headline(ended) if result.scopes else _describe_unmeasured(measured.duration_s, result)
-    return NotebookOutput(measured.name, head, tuple(tables), measured.power, tuple(lines))
+        return NotebookOutput([("joulelab", f"{title} · not recorded")])
+    answer = _list_answer(title, result)
+    run = [("more", f"joulelab show {result.run} --all")]
+    if result.energy is None:
+        return NotebookOutput(answer, notes=run)
+    if not result.energy.is_resolved:
+        answer = [(label, _explain_short_cell(measured) if label == "energy" else text) for label, text in answer]
+        return NotebookOutput(answer, power=measured.power, notes=run)
+    if result.gpu_loads and not any(load.is_used for load in result.gpu_loads):
+        mean_w = result.energy / result.duration_s
+        watts = fmt.format_watts(mean_w.value, mean_w.expanded)
+        answer.append(("idle", f"the GPUs did nothing: {watts} is idle power"))
+    table = make_summary_table(choose_summary_rows(result), result.energy, choose_phase_rows(result))
+    checks = tuple(check for check in result.checks if check.name != "ending")  # the run goes on, the cell has ended
+    return NotebookOutput(answer, table, measured.power, [*choose_notes(replace(result, checks=checks))[0], *run])
+
+
+def _list_answer(title: str, result: Result) -> list[FactRow]:
+    return [("joulelab", title), *list_answer_facts(replace(result, state="closed"), TEXT_WIDTH, has_hint=False)[1:]]
+
+
+def _explain_short_cell(measured: MeasuredCell) -> str:
+    """Return that a cell has no energy, the power around it, and how long it must be."""
+    energy, around_w = measured.result.energy if measured.result is not None else None, measured.around_w
+    assert energy is not None
+    words = fmt.word_unresolved(energy)
+    text = f"{words} in {fmt.format_duration(measured.duration_s)}"
+    text += f"; {fmt.format_watts(around_w)} on average around it" if around_w is not None else ""
+    if words != fmt.TOO_SHORT:
+        return text
+    # The uncertainty of the edges does not grow with the time.
+    needed_s = (energy.expanded or 0.0) / (GOOD_SHARE * around_w) if around_w else GUESSED_S
+    needed_s = max(_round_up(needed_s), 1.0)
+    times = math.ceil(needed_s / max(measured.duration_s, 1e-6))
+    return f"{text}\n-> repeat its work for {fmt.format_rough_duration(needed_s)} or more: for _ in range({times}): ..."
+
+
+def _round_up(value: float) -> float:
+    """Return the next larger of 1, 2, 5, 10, 20, 50, ..."""
+    size = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
+    return next(step * size for step in (1, 2, 5, 10) if step * size >= value * (1 - 1e-9))
 
 
 def describe_notebook(notebook: NotebookFigures, *, is_over: bool) -> NotebookOutput:
     """Show a notebook's cells and the time between them, which together are the whole."""
-    whole = notebook.whole
-    time = fmt.format_duration(whole.duration_s)
-    head = _describe_unmeasured(whole.duration_s, notebook.result)
-    if whole.energy is not None:
-        mean = f", {fmt.format_watts(whole.mean_w or 0.0)} on average" if whole.energy.is_resolved else ""
-        head = f"{fmt.format_quantity(whole.energy, 'J')} in {time}{mean}"
-    parts = [*_choose_parts(notebook.parts), notebook.between, whole]
-    lines = [f"{label:<6} {text}" for label, text in list_workload_facts(notebook.result)] if notebook.result else []
-    if notebook.idle_share is not None:
-        energy_share, time_share = (fmt.format_percent(s, signed=False) for s in notebook.idle_share)
-        lines.append(f"idle   between cells: {energy_share} of the energy, {time_share} of the time")
-    lines.append(f"run    {notebook.run}")
-    title = "the notebook" if is_over else "the notebook so far"
-    return NotebookOutput(title, head, (_make_part_table(parts),), notebook.power, tuple(lines))
-
-
-def _describe_unmeasured(seconds: float, result: Result | None) -> str:
-    return f"{fmt.format_duration(seconds)}, {NO_POWER_METER if result is None else explain_no_energy(result)}"
+    whole, result = notebook.whole, notebook.result
+    title = f"{'the notebook' if is_over else 'the notebook so far'} · {fmt.format_duration(whole.duration_s)}"
+    answer, between = _list_answer(title, result), notebook.between
+    if notebook.idle_share is not None and between.mean_w is not None:
+        energy_share, time_share = (fmt.format_percent(share, signed=False) for share in notebook.idle_share)
+        watts = fmt.format_watts(between.mean_w.value, between.mean_w.expanded)
+        answer.append(("idle", f"{watts} between cells: {energy_share} of the energy, {time_share} of the time"))
+    table = _make_part_table([*_choose_parts(notebook.parts), between, whole])
+    return NotebookOutput(answer, table, notebook.power, [("more", f"joulelab show {result.run} --all")])
 
 
 def _choose_parts(parts: Sequence[NotebookPart]) -> list[NotebookPart]:
@@ -115,17 +148,16 @@ def _choose_parts(parts: Sequence[NotebookPart]) -> list[NotebookPart]:
 
 def _make_part_table(parts: Sequence[NotebookPart]) -> Table:
     energy = scale_column("energy", "J", [p.energy for p in parts])
-    mean = scale_column("mean", "W", [p.mean_w for p in parts])
+    mean = replace(scale_column("mean", "W", [p.mean_w for p in parts]), bare=True)
     rows = []
     for k, p in enumerate(parts):
         label = f"{p.name}{' (runs)' if p.is_open else ''}{f' · {p.title}' if p.title else ''}"
-        mean_w = p.mean_w if p.energy is not None and p.energy.is_resolved else None
-        cells = (fmt.shorten_end(label, 48), fmt.format_duration(p.duration_s), p.energy, mean_w)
+        cells = (fmt.shorten_end(label, 48), fmt.format_duration(p.duration_s), p.energy, p.mean_w)
         rows.append(TableRow(cells, "total" if k == len(parts) - 1 else ""))
     return make_table([Column("", align="left"), Column("time"), energy, mean], rows)
 
 
-def draw_blocks(power: PowerPicture, most: int = 48) -> str:
+def draw_blocks(power: PowerPicture, most: int = 36) -> str:
     """Return a line of blocks, from 0 W to the largest power, and its range in words."""
     top = max(power.highest, 1e-9)
     levels = (round(min(max(w / top, 0.0), 1.0) * (len(BLOCKS) - 1)) for w in power.coarsen(most).watts)

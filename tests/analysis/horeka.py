@@ -9,6 +9,7 @@ from typing import Any
 
 from joulelab.analysis.cell_comparison import RepeatSample
 from joulelab.analysis.study_cells import Cell
+from joulelab.core.quantity import round_interval
 
 PUBLISHED: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "published" / "horeka.toml").read_text())
 USES, PHASES, SETUPS = ("energy", "health"), ("train", "predict"), ("gpu", "cpu-mix", "cpu-only")
@@ -27,8 +28,13 @@ def cells(meter: float | None = None) -> list[Cell]:
 
 def printed(use: str, phase: str, setup: str) -> list[str]:
     row = PUBLISHED["jupyter"][use] if setup == JUPYTER else PUBLISHED[use][phase][setup]
-    found: list[str] = row["printed"]
-    return found
+    return [_round_cell(text) for text in row["printed"]]
+
+
+def _round_cell(text: str) -> str:
+    """Round a cell of the paper as joulelab prints it: `680.7 ± 6.7` is `681 ± 7`."""
+    numbers = [float(part.replace(" ", "")) for part in text.split(" ± ")] if " ± " in text else []
+    return " ± ".join(round_interval(*numbers)) if numbers else text
 
 
 def key(use: str, phase: str, setup: str) -> str:

@@ -129,10 +129,10 @@ def test_the_table_of_a_use_case_is_in_the_paper_s_form(summary: StudySummary, u
 
 def test_the_tables_in_markdown_and_latex_have_the_paper_s_cells(summary: StudySummary) -> None:
     markdown, latex = write_paper_document(summary, "markdown"), write_paper_document(summary, "latex")
-    assert "| train | gpu | 680.7 ± 6.7 | 665.8 ± 9.7 | 00:17:02 |" in markdown
+    assert "| train | gpu | 681 ± 7 | 666 ± 10 | 00:17:02 |" in markdown
     assert "|  | Jupyter | 701.9 | - | 00:17:26 |" in markdown
     assert r" & Jupyter & 783.6 & - & 00:16:06 \\" in latex
-    assert "|  | cpu-mix | 109 477.1 ± 1 104.9 | 651.7 ± 7.4 | 1-22:39:43 |" in markdown
-    assert r" & cpu-mix & $109\,477.1 \pm 1\,104.9$ & $651.7 \pm 7.4$ & 1-22:39:43 \\" in latex
+    assert "|  | cpu-mix | 109,500 ± 1,100 | 652 ± 7 | 1-22:39:43 |" in markdown
+    assert r" & cpu-mix & $109{,}500 \pm 1{,}100$ & $652 \pm 7$ & 1-22:39:43 \\" in latex
     assert "\\midrule\npredict & gpu" in latex
     assert "7.13 (7.04 to 7.23)" in markdown

@@ -77,7 +77,7 @@ def test_a_bar_tells_what_is_done_and_left_and_goes_away() -> None:
         step(2500)
         text = until(file, "left")
     assert "reading [bold]runs\\x1b[31m" in text
-    assert re.search(r"2 500/10 000, \d+ s left", text)
+    assert re.search(r"2,500/10,000, \d+ s left", text)
     assert "\x1b[31m" not in file.getvalue()
     assert file.getvalue().endswith("\x1b[2K")
 

@@ -104,7 +104,7 @@ def test_planned_work_by_options(call: Call) -> None:
     (alone,) = ask(call, "fast", *RATES, "--nodes", "2")["entries"]
     assert (alone["planned"]["unit"], alone["planned"]["amount"]) == ("runs", 1.0)
     text = call("plan", "cost", "fast", *RATES, "--work", "tokens=1e9").stdout
-    assert text.startswith("1 000 000 000 tokens on 1 node would use")
+    assert text.startswith("1,000,000,000 tokens on 1 node would use")
     assert "per million tokens" in text
 
 

@@ -83,7 +83,7 @@ def test_a_run_is_planned_by_price_and_drawn(call: Call, runs: Path, tmp_path: P
     words = ("plan", "when", run.name, "--duration", "10h", *FROM, "--tariff", prices, "--deadline", "1d")
     text = join_lines(call(*words, "--picture", picture, "--pue", "1.3±0.13", "--pause-cost", "10m", "--why").output)
     assert re.search(r"Start at Mon \d\d:\d\d: [\d.]+ ± [\d.]+ EUR instead of", text)
-    assert "a PUE of 1.3 ± 0.13" in text
+    assert "a PUE of 1.30 ± 0.13" in text
     assert "the grid" not in text
     assert b"run now" in picture.read_bytes()
 

@@ -116,7 +116,7 @@ def test_rest_and_supply_in_words():
         found = list_joining_facts(result(NODE, ratios={"supply efficiency": efficiency}))
         assert found == [("supply", "efficiency not resolved (node.dc / node.ac)")]
     lossy = result(NODE, ratios={"supply efficiency": Quantity(0.65, {"gain:y": 0.15})})
-    assert list_joining_facts(lossy) == [("supply", "efficiency 65 ± 30 % (node.dc / node.ac)")]  # like its loss
+    assert list_joining_facts(lossy) == [("supply", "efficiency 60 ± 30 % (node.dc / node.ac)")]  # like its loss
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_every_device_with_its_range_and_holder():
     text = shown(CapStatus([held, CLOCKS], [("gpu:1", "it takes no cap")]))
     rows = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
     assert ["gpu:0", "170 W", "170 W", "260 W", "100 to 260 W", "Quadro RTX 6000"] in rows
-    assert ["gpu:0 clocks", "-", "-", "2100 MHz", "210 to 2100 MHz"] in [row[:5] for row in rows]
+    assert ["gpu:0 clocks", "-", "-", "2,100 MHz", "210 to 2,100 MHz"] in [row[:5] for row in rows]
     assert re.search(r"^gpu:0 .*alice \(pid 12, `train`\)$", text, re.MULTILINE)
     assert ["gpu:1", "it takes no cap"] in rows
 

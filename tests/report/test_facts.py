@@ -77,7 +77,7 @@ def test_rates_and_energies_of_work_have_prefixes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [("x", "x"), (True, "yes"), (False, "no"), (60000, "60 000"), (0.912345678, "0.912346")]
+    ("value", "text"), [("x", "x"), (True, "yes"), (False, "no"), (60000, "60,000"), (0.912345678, "0.912346")]
 )
 def test_values_of_facts(value: Any, text: str) -> None:
     assert fmt.format_fact(value) == text
@@ -92,7 +92,7 @@ def test_samples_come_before_what_they_took() -> None:
 def test_a_run_shows_its_data_and_then_the_other_facts(runs: Path) -> None:
     run = make_run(runs, marks=[told(**FACTS)])
     text = shown(load_result(run), run)
-    assert "data       fashion-mnist\nfacts      accuracy = 0.912346; ranks = 60 000; real = yes\n" in text
+    assert "data       fashion-mnist\nfacts      accuracy = 0.912346; ranks = 60,000; real = yes\n" in text
     assert load_result(run).to_json()["facts"] == FACTS
     assert "data " not in shown(load_result(make_run(runs)), run)
     assert "facts      loss = 0.5" in shown(load_result(make_run(runs, marks=[told(loss=0.5)])), run)
@@ -304,5 +304,5 @@ def test_names_are_cut_in_their_middle() -> None:
     assert fmt.format_data_name(3) == "3"
     assert len(fmt.shorten_middle("z" * 1000, 20)) == 20
     assert fmt.shorten_middle("ab", 1) == "…"
-    assert [fmt.format_fact(v) for v in (1234567.5, 1e-5, 3.0, float("nan"))] == ["1 234 568", "1e-05", "3", "nan"]
+    assert [fmt.format_fact(v) for v in (1234567.5, 1e-5, 3.0, float("nan"))] == ["1,234,568", "0.00001", "3", "nan"]
     assert fmt.format_quality(float("inf")) == "nan"

@@ -19,16 +19,16 @@ numbers = st.floats(min_value=-1e12, max_value=1e12)
     [
         (12.3412, 0.1234, "12.34 ± 0.12"),
         (512.4, 123.0, "510 ± 120"),
-        (12.3, 4.1, "12.3 ± 4.1"),
+        (12.3, 4.1, "12 ± 4"),
         (12.3, 15.2, "too short"),
         (15.2, 15.2, "15 ± 15"),
         (12.3456, None, "12.35 ± ?"),
-        (12.3456, 0.0, "12.35 ± 0"),
+        (12.3456, 0.0, "12.35"),
         (9.96, 0.0996, "9.96 ± 0.10"),
-        (-1.43, 0.67, "-1.43 ± 0.67"),
+        (-1.43, 0.67, "-1.4 ± 0.7"),
         (-0.5, 0.67, "too short"),
         (0.0, 0.5, "too short"),
-        (0.0, 0.0, "0 ± 0"),
+        (0.0, 0.0, "0"),
         (-1e-14, 5.2, "too short"),
         (123.456789, 1e-9, "123.457 ± 0.001"),
         (math.nan, 1.0, "-"),
@@ -41,8 +41,8 @@ def test_an_interval_has_the_digits_of_its_uncertainty(value: float, expanded: f
 @pytest.mark.parametrize(
     ("watts", "expanded", "text"),
     [
-        (1065.3, 420.0, "1070 W"),
-        (1393.2, 18.0, "1393 W"),
+        (1065.3, 420.0, "1,070 W"),
+        (1393.2, 18.0, "1,393 W"),
         (497.24, 40.0, "497 W"),
         (90.09, 5.2, "90.1 W"),
         (497.24, 0.0123, "497.2 W"),
@@ -53,6 +53,10 @@ def test_an_interval_has_the_digits_of_its_uncertainty(value: float, expanded: f
 )
 def test_a_mean_power_has_the_digits_of_its_energy(watts: float, expanded: float | None, text: str) -> None:
     assert fmt.format_watts(watts, expanded) == text
+
+
+def read_number(text: str) -> float:
+    return float(text.replace(",", ""))
 
 
 def make_quantity(value: float, expanded: float | None, kind: str = "edge") -> Quantity:
@@ -85,9 +89,9 @@ def test_a_figure_is_called_too_short_only_if_more_time_would_help(kind: str, se
     [
         (12341.2, 123.4, "12.34 ± 0.12 kJ"),
         (12341.2, None, "12.34 kJ (accuracy unknown)"),
-        (12341.2, 4100.0, "12.3 ± 4.1 kJ (± 33 %)"),
+        (12341.2, 4100.0, "12 ± 4 kJ (± 33 %)"),
         (0.0123, 0.0001, "12.30 ± 0.10 mJ"),
-        (0.0, 0.0, "0 ± 0 J"),
+        (0.0, 0.0, "0 J"),
     ],
 )
 def test_a_quantity_has_a_prefix_and_says_what_is_unusual(value: float, expanded: float | None, text: str) -> None:
@@ -146,8 +150,8 @@ def test_small_formats() -> None:
     assert fmt.format_period(None) == "-"
     assert fmt.format_bytes(1_234_567) == "1.23 MB"
     assert fmt.format_bytes(0) == "0 B"
-    assert fmt.format_amount(64000.0) == "64 000"
-    assert fmt.format_amount(0.5) == "0.50000"
+    assert fmt.format_amount(64000.0) == "64,000"
+    assert fmt.format_amount(0.5) == "0.5"
     assert fmt.format_rate(1234567.0) == "1.235 M"
     assert fmt.format_rate(53.614) == "53.61"
     assert fmt.format_percent(0.123) == "+12.3 %"
@@ -156,10 +160,10 @@ def test_small_formats() -> None:
     assert (fmt.format_percent(0.0), fmt.format_percent(-1e-6), fmt.format_percent(1e-6)) == (
         "0.00 %",
     ) * 3  # nothing has no sign
-    assert fmt.format_watts(1068.0) == "1068 W"
+    assert fmt.format_watts(1068.0) == "1,068 W"
     assert fmt.format_watts(12345.0) == "12.35 kW"
     assert fmt.format_change(-0.123, 0.011) == "-12.3 ± 1.1 %"
-    assert fmt.format_change(-1.869, 0.1998) == fmt.format_change(-1.869, 0.2004) == "-187 ± 20 %"
+    assert fmt.format_change(-1.869, 0.1998) == fmt.format_change(-1.869, 0.2004) == "-190 ± 20 %"
     assert fmt.format_change(0.029, 0.0) == "+2.9 %"
     assert fmt.format_change(-0.029, 0.03) == fmt.NOT_RESOLVED
     assert fmt.format_change(0.029, None) == "+2.9 % ± ?"
@@ -173,10 +177,10 @@ def test_small_formats() -> None:
 def test_an_interval_is_true_to_its_numbers(value: float, relative: float) -> None:
     expanded = value * relative
     shown, _, width = fmt.format_interval(value, expanded, signed=True).partition(" ± ")
-    assert abs(float(shown) - value) <= 0.051 * expanded + 1e-6 * value
-    assert abs(float(width) - expanded) <= 0.051 * expanded + 1e-5 * value
-    if not fmt.is_wide(value, expanded):
-        assert len(shown.partition(".")[2]) == len(width.partition(".")[2])
+    assert abs(read_number(shown) - value) <= 0.251 * expanded + 1e-6 * value
+    assert abs(read_number(width) - expanded) <= 0.251 * expanded + 1e-5 * value
+    assert len(shown.partition(".")[2]) == len(width.partition(".")[2])
+    assert len(width.replace(",", "").replace(".", "").strip("0")) <= (2 if width.strip("0.,")[0] == "1" else 1)
     assert "e" not in shown + width
 
 
@@ -190,14 +194,14 @@ def test_a_change_is_rounded_to_its_uncertainty_and_never_finer_if_that_grows(
     )
     assert len(wider[0].partition(".")[2]) <= len(shown[0].partition(".")[2])
     assert len(shown[0].partition(".")[2]) == len(shown[2].partition(".")[2])
-    assert abs(float(shown[0]) - 100 * share) <= 0.051 * 100 * expanded + 1e-3
+    assert abs(read_number(shown[0]) - 100 * share) <= 0.251 * 100 * expanded + 1e-3
 
 
-@given(values, st.floats(min_value=0, max_value=1e-5))
+@given(values, st.floats(min_value=1e-15, max_value=1e-5))
 def test_an_interval_never_claims_more_than_is_known(value: float, relative: float) -> None:
     expanded = value * relative
     text = fmt.format_interval(value, expanded)
-    width = float(text.partition(" ± ")[2])
+    width = read_number(text.partition(" ± ")[2])
     assert width >= 0.5 * expanded
     assert len(re.sub(r"\D", "", text.partition(" ± ")[0]).lstrip("0")) <= 14
 
@@ -206,7 +210,7 @@ def test_an_interval_never_claims_more_than_is_known(value: float, relative: flo
 def test_plain_numbers_keep_four_digits(value: float) -> None:
     text = fmt.format_number(value)
     assert "e" not in text
-    assert math.isclose(float(text), value, rel_tol=5.1e-4, abs_tol=1e-11)
+    assert math.isclose(read_number(text), value, rel_tol=5.1e-4, abs_tol=1e-11)
 
 
 @given(values)

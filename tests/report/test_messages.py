@@ -117,14 +117,14 @@ def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = F
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (pair(0.8, 0.01), "B uses 20.0 % less ± 2.0"),
-        (pair(1.2, 0.01, time=1.1), "B uses 20.0 % more ± 2.0; it takes 10.0 % longer"),
+        (pair(0.8, 0.01), "B uses 20 ± 2 % less"),
+        (pair(1.2, 0.01, time=1.1), "B uses 20 ± 2 % more; it takes 10.0 % longer"),
         (pair(1.01, 0.01), "No significant difference in energy: at most 3.0 %"),
         (
             pair(1.25, None, time=0.9),
             "B reads 25.0 % more, but the accuracy is unknown, so no interval; it takes 10.0 % less time",
         ),
-        (pair(0.8, 0.01, estimate=True), "B uses 20.0 % less ± 2.0 (an estimate)"),
+        (pair(0.8, 0.01, estimate=True), "B uses 20 ± 2 % less (an estimate)"),
     ],
 )
 def test_a_verdict_is_one_sentence(found: RunComparison, verdict: str) -> None:
@@ -180,11 +180,11 @@ HOW = "is not recorded; set rated_w = WATTS below [node] of joulelab.toml"
     [
         (
             rated(700.0, 700.0, 350.5, measured=Quantity(1.8e6, {"gain": 5e4})),
-            "(2 x 700 W + 350.5 W) x 10.0 min = 1.05 MJ (0.292 kWh): 0.584 ± 0.032 times what was measured (told)",
+            "(2 x 700 W + 350.5 W) x 10.0 min = 1.05 MJ (0.292 kWh): 0.58 ± 0.03 times what was measured (told)",
         ),
         (
             RatedResult((RatedDevice("node1", "gpu:0", 260.0, "told"),), 600.0, Quantity(78e3), unused=("gpu:1",)),
-            "260 W x 10.0 min = 156 kJ: 2.000 ± 0 times what gpu used (told; without gpu:1, not shown to the workload)",
+            "260 W x 10.0 min = 156 kJ: 2.000 times what gpu used (told; without gpu:1, not shown to the workload)",
         ),
         (rated(unknown=("node.ac",)), f"unknown: the rated power of node.ac {HOW}"),
         (
@@ -196,16 +196,19 @@ HOW = "is not recorded; set rated_w = WATTS below [node] of joulelab.toml"
 )
 def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, words: str) -> None:
     assert describe_rated(found) == words
-    assert format_rated_power(rated(10200.0)) == "10 200 W"
+    assert format_rated_power(rated(10200.0)) == "10,200 W"
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
         (rated(5.0, seconds=2.0, measured=Quantity(4.0, known=False)), "5 W x 2.00 s = 10.0 J: 2.500 ± ? times"),
-        (rated(5600.0, seconds=86_400.0, measured=Quantity(4e8)), "x 24.0 h = 484 MJ (134 kWh): 1.210 ± 0 times"),
-        (rated(1e6, seconds=86_400.0, measured=Quantity(1e10, {"x": 4e9})), "86.4 GJ (24000 kWh): 8.6 ± 6.9 times"),
-        (rated(700.0, seconds=1234.5, measured=Quantity(1e5, {"x": 2e3})), "x 20.6 min = 864 kJ (0.240 kWh): 8.64 ±"),
+        (rated(5600.0, seconds=86_400.0, measured=Quantity(4e8)), "x 24.0 h = 484 MJ (134 kWh): 1.210 times"),
+        (rated(1e6, seconds=86_400.0, measured=Quantity(1e10, {"x": 4e9})), "86.4 GJ (24,000 kWh): 9 ± 7 times"),
+        (
+            rated(700.0, seconds=1234.5, measured=Quantity(1e5, {"x": 2e3})),
+            "x 20.6 min = 864 kJ (0.240 kWh): 8.6 ± 0.3",
+        ),
         (rated(700.0, measured=Quantity(1e5), unknown=("cpu:0",)), " times what gpu used ("),
     ],
 )
@@ -220,7 +223,7 @@ def test_devices_with_equal_caps_share_a_line() -> None:
     assert list_cap_facts(replace(result(), caps=tuple(caps))) == [
         ("caps", "gpu:0-2 capped at 170 W; 250 W before, restored"),
         ("caps", "gpu:3 capped at 200 W, the last of 3 tried; 250 W before, left as another program set it"),
-        ("caps", "gpu:3 clocks locked at 1200 MHz; free before, not restored yet"),
+        ("caps", "gpu:3 clocks locked at 1,200 MHz; free before, not restored yet"),
     ]
 
 

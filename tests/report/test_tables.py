@@ -69,7 +69,7 @@ def test_shares_are_percent_and_may_be_below_zero() -> None:
     percent = Column("gain", "%", is_share=True)
     assert format_cell(Quantity(0.1234, {"a": 0.005}), percent) == "12.3 ± 1.0"
     assert format_cell(Quantity(-0.01, {"a": 0.02}), percent) == "not resolved"
-    assert format_cell(Quantity(-0.05, {"a": 0.02}), percent) == "-5.0 ± 4.0"
+    assert format_cell(Quantity(-0.05, {"a": 0.02}), percent) == "-5 ± 4"
     assert format_cell(Quantity(0.0), percent) == "0"
     assert format_cell(Quantity(0.1, known=False), percent) == "10.0 ± ?"
 
@@ -81,19 +81,19 @@ def test_a_figure_that_is_smaller_than_its_interval_is_in_words() -> None:
     assert format_cell(q, Column("net", "J", is_derived=True)) == fmt.NOT_RESOLVED
     assert format_cell(q, Column("quality", signed=True)) == "10 ± 20"
     assert format_cell(q, Column("mean", "W", bare=True)) == fmt.TOO_SHORT_CELL
-    assert format_cell(Quantity(1065.3, {"edge:a": 210.0}), Column("mean", "W", bare=True)) == "1070"
+    assert format_cell(Quantity(1065.3, {"edge:a": 210.0}), Column("mean", "W", bare=True)) == "1,070"
 
 
 def test_the_terminal_has_a_rule_below_the_headings_and_a_blank_line_before_sums() -> None:
     assert write_terminal(TABLE).splitlines() == [
         "Energy",
         "",
-        "               energy, kJ  mean, W",
-        "──────────────────────────────────",
-        "gpu:0      ~1.234 ± 0.012    61.71",
-        "gpu:1     0.8000 ± 0.0080        -",
+        "              energy, kJ  mean, W",
+        "─────────────────────────────────",
+        "gpu:0     ~1.234 ± 0.012    61.71",
+        "gpu:1      0.800 ± 0.008        -",
         "",
-        "measured    2.034 ± 0.020    101.7",
+        "measured     2.03 ± 0.02    101.7",
         "",
         "k = 2",
     ]
@@ -208,8 +208,8 @@ def test_markdown_aligns_columns_and_marks_sums() -> None:
         "|   | energy, kJ | mean, W |",
         "| :--- | ---: | ---: |",
         r"| gpu:0 | \~1.234 ± 0.012 | 61.71 |",
-        "| gpu:1 | 0.8000 ± 0.0080 | - |",
-        "| **measured** | **2.034 ± 0.020** | **101.7** |",
+        "| gpu:1 | 0.800 ± 0.008 | - |",
+        "| **measured** | **2.03 ± 0.02** | **101.7** |",
         "",
         "k = 2",
     ]
@@ -249,14 +249,14 @@ def test_latex_has_figures_as_mathematics_and_title_and_notes_as_caption() -> No
         r" & energy, kJ & mean, W \\",
         r"\midrule",
         r"gpu:0 & \textasciitilde{}$1.234 \pm 0.012$ & 61.71 \\",
-        r"gpu:1 & $0.8000 \pm 0.0080$ & - \\",
+        r"gpu:1 & $0.800 \pm 0.008$ & - \\",
         r"\midrule",
-        r"measured & $2.034 \pm 0.020$ & 101.7 \\",
+        r"measured & $2.03 \pm 0.02$ & 101.7 \\",
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
     ]
-    assert escape_latex("109 477.1 ± 12.3") == r"$109\,477.1 \pm 12.3$"
+    assert escape_latex("109,477 ± 12, ~5 ± ?") == r"$109{,}477 \pm 12$, \textasciitilde{}$5 \pm ?$"
 
 
 def test_csv_has_figures_in_full_and_a_column_for_the_uncertainty() -> None:

@@ -205,8 +205,8 @@ def test_an_energy_that_is_not_resolved_has_no_cost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expanded", "text"),
-    [(0.3528, 0.021, "0.35 EUR"), (12.345, 0.2, "12.3 EUR"), (1234.5, 0.1, "1234 EUR"),
-     (3e-5, 1e-6, "below 0.0001 EUR"), (0.0, 0.0, "0 EUR"), (0.00128, 7.8e-5, "0.00128 EUR"), (0.5, None, "0.500 EUR")],
+    [(0.3528, 0.021, "0.353 EUR"), (12.345, 0.2, "12.35 EUR"), (1234.5, 0.1, "1,234 EUR"),
+     (3e-5, 1e-6, "below 0.0001 EUR"), (0.0, 0.0, "0 EUR"), (0.00128, 7.8e-5, "0.001280 EUR"), (0.5, None, "0.5000 EUR")],
 )  # fmt: skip
 def test_amounts_are_rounded_to_their_uncertainty(value: float, expanded: float | None, text: str) -> None:
     terms = {"a": expanded / 2} if expanded else {}

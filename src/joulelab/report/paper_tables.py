@@ -371,7 +371,7 @@ def _describe_intervals(cells: Sequence[CellMetrics]) -> str:
 
 
 def _format_percents(values: Sequence[float]) -> str:
-    low, high = (fmt.format_plain(v, 2) for v in (min(values), max(values)))
+    low, high = (fmt.format_plain(round(v) if v >= 9.95 else v, 2) for v in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 

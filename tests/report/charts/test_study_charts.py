@@ -63,7 +63,7 @@ def test_points_lie_where_their_values_are() -> None:
     assert x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.2)
     assert (y[2] - y[0]) * 2 == pytest.approx(y[1] - y[0], abs=0.3)  # 3, 1, 2: larger is higher
     said = [c.findtext("title") for c in circles]
-    assert said[0] == "a, power cap, W 100.0: energy, J 3.00 ± 0.50"
+    assert said[0] == "a, power cap, W 100.0: energy, J 3.0 ± 0.5"
     star = _by_class(image, "mark-best")
     assert len(star) == 2  # one in the legend
     at = re.match(r"M([\d.]+) ", star[0].get("d") or "")

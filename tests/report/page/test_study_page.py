@@ -106,8 +106,8 @@ def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, sum
 
 def test_every_cell_has_its_estimate_and_how_wrong_it_is(report: Report, summary: StudySummary) -> None:
     text = _part(report, "estimate")
-    assert re.search(r"2\.000 ± 0\.040 to 4\.000 ± 0\.080 .*\b2 cells.*\b8 ", " ".join(text.split()))
-    assert "2.000 ± 0.040 to 4.000" in _part(report, "best")  # it stands at the top too
+    assert re.search(r"2\.00 ± 0\.04 to 4\.00 ± 0\.08 .*\b2 cells.*\b8 ", " ".join(text.split()))
+    assert "2.00 ± 0.04 to 4.00" in _part(report, "best")  # it stands at the top too
     row = Reader(text).row("cap=260 W gpus=8")
     assert row[1:] == ["2000", "200.0", "50.0 ± 1.0", "4.000 ± 0.080", "gpu"]
     assert "unknown" in describe_estimates([], summary).lower()
@@ -128,7 +128,7 @@ def test_estimates_are_of_the_mean_and_of_the_same_devices(summary: StudySummary
     assert found[0].ratio.expanded > 0.1  # two repeats that are far from each other
     assert fmt.NOT_RESOLVED in describe_estimates(found, summary)
     near = [replace(found[0], ratio=Quantity(2.0, {"x": 0.1}))]
-    assert re.search(r"2\.00 ± 0\.20 times .* unknown for 9 more", describe_estimates(near, summary))
+    assert re.search(r"2\.0 ± 0\.2 times .* unknown for 9 more", describe_estimates(near, summary))
     assert [row.cells[0] for row in make_estimate_table(found, summary).rows] == ["cap=100 W gpus=1"]
     assert found[0].to_json()["rated_w"] == 10.0
 

@@ -76,7 +76,7 @@ def test_a_tuning_inside_a_run_says_when_it_would_have_paid() -> None:
         over="in this run",
     )
     text = " ".join(shown(found).split())
-    assert "spent 100.0 ± 2.0 J more in this run, 3.00 ± 0.20 s longer, against 260 W all the time" in text
+    assert "spent 100 ± 2 J more in this run, 3.0 ± 0.2 s longer, against 260 W all the time" in text
     assert "11.00 s more of it would have paid for the windows" in text
     assert "~ no significant difference" in text
 

@@ -169,18 +169,13 @@ def word_answer(plan: CoolingPlan) -> str:
         more = "more" if change_w.value > 0 else "less"
         effect = f"a node draws {moved} {more} for its fans ({share} of {node})"
     else:
-        effect = f"the power of a node does not change significantly ({_format_interval(best)})"
+        limit = fmt.format_rough(abs(change_w.value) + (change_w.expanded or 0.0), "W", 2)
+        effect = f"the power of a node does not change significantly (at most {limit})"
     source = FAN_SOURCES[plan.fans_by].format(model=plan.model)
     most = ", the largest saving of these" if len(plan.options) > 1 and change_w.value < 0 else ""
     unmeasured = "with it" if then.kind != now.kind else f"at {then.inlet_c:g} °C"
     simulated = f" ({fmt.name_twins([plan.twin])})" if plan.twin else ""
     return f"{name} {effect}{most}, {source}; nothing was measured {unmeasured}{simulated}."
-
-
-def _format_interval(option: CoolingOption) -> str:
-    from joulelab.report import format as fmt
-
-    return f"{fmt.format_interval(option.change_w.value, option.change_w.expanded, signed=True)} W"
 
 
 def make_cooling_table(plan: CoolingPlan) -> Table:

@@ -69,19 +69,19 @@ def format_figure(q: Quantity, factor: float = 1.0) -> str:
     """Return a quantity with its interval; an exact one without."""
     if q.known and not q.u:
         return fmt.format_number(q.value / factor)
-    return fmt.format_interval(q.value / factor, None if q.expanded is None else q.expanded / factor, signed=True)
+    return fmt.format_scaled(q, factor, is_derived=True)
 
 
 def format_energy(q: Quantity) -> str:
     """Return an energy in kWh with interval and unit: `12.4 ± 0.6 kWh`."""
     factor, unit = scale_energies([q.value])
-    return f"{format_figure(q, factor)} {unit}"
+    return fmt.mark_figure(format_figure(q, factor), unit)
 
 
 def format_total(q: Quantity, unit: str) -> str:
     """Return an amount with interval and unit: `4.5 ± 0.2 kg CO2e`, `4.71 ± 0.24 EUR`."""
     factor, name = scale_amounts([q.value], unit)
-    return f"{format_figure(q, factor)} {name}{' CO2e' if unit == 'g' else ''}"
+    return fmt.mark_figure(format_figure(q, factor), f"{name}{' CO2e' if unit == 'g' else ''}")
 
 
 def format_per_unit(q: Quantity, kind: str, unit: str) -> str:

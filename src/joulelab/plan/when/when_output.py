@@ -263,7 +263,7 @@ def format_cost(cost: Quantity, answer: WhenAnswer, *, is_bare: bool = False) ->
     factor, unit = _choose_scale([cost.value], answer)
     if is_bare or not cost.expanded:
         return f"{fmt.format_number(cost.value / factor, 3)} {unit}"
-    return f"{fmt.format_interval(cost.value / factor, cost.expanded / factor, signed=True)} {unit}"
+    return fmt.format_scaled(cost, factor, unit, is_derived=True)
 
 
 def _choose_scale(values: list[float], answer: WhenAnswer) -> tuple[float, str]:

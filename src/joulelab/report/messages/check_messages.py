@@ -181,7 +181,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "impossible": (
         "failed",
-        "{scope}: the energy is negative by more than its uncertainty ({energy_j:J} ± {uncertainty_j:J}), so a meter is wrong or measures another part",
+        "{scope}: the energy is negative ({energy_j:J}) by more than its uncertainty, so a meter is wrong or measures another part",
         "joulelab show {run} --scopes all",
     ),
     "supply-efficiency": (

@@ -180,7 +180,7 @@ def list_outputs() -> Iterator[tuple[str, str]]:
         for linked in ("studies", "examples"):
             (folder / linked).symlink_to(ROOT / linked)
         for command in TYPED.strip().splitlines():
-            yield command, type_command(command, folder)
+            yield command.replace("WALL", WALL_RUN), type_command(command, folder)
 
 
 def main() -> int:

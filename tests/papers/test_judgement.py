@@ -125,7 +125,7 @@ def test_only_measured_figures_count_strictly_and_what_has_no_result_is_no_hit()
     assert math.isnan(count_verdicts([]).share)
     assert [f.id for f in list_misses(reversed(make_figures()))] == ["p.energy_kj", "p.grows", "p.factor"]
     assert text.word_strict_count(make_figures()).startswith("2 of 4 within tolerance (1 have no result): measured")
-    assert text.word_wide_count(make_figures()).startswith("3 of 5 within tolerance (1 have no result): neither fitted")
+    assert text.word_wide_count(make_figures()).startswith("3 of 5 within tolerance (1 have no result): also those")
     assert text.word_uncounted(make_figures()).startswith("1 more miss is listed and in neither count")
     assert text.word_uncounted(make_figures()[:1]) == ""
     assert text.word_wide_count([]) == text.word_strict_count([]) == "no figure"
@@ -151,7 +151,7 @@ def test_groups_have_tables_of_their_own() -> None:
 
 ANSWERS = (
     "A study of caps",
-    "2 of 4 within tolerance (1 have no result): measured, and no fitted or knowingly chosen number of the twin",
+    "2 of 4 within tolerance (1 have no result): measured in the paper, and not determined by a number of the twin",
     "3 of 5 within tolerance",
     "1 of 2 hold",
     "the true energy lies within the stated uncertainty in 679 of 680 runs (the widest is ± 1.2 %",

@@ -156,7 +156,7 @@ def test_why_two_runs_cannot_be_compared_is_said(runs: Path) -> None:
     assert word_notes(notes, COMPARISON) == [
         "! A and B have different sources: A measured; B simulated: twin mine, virtual time.",
         "! A and B did not use the same data (A: xray, B: unknown). Differences may come from the data.",
-        "B failed a check: damaged: node1/x is not as it was recorded: it is missing",
+        "B failed a check: damaged: node1/x has changed since it was recorded: it is missing",
         (
             "Each has only one run, so the uncertainties do not include the spread between runs. "
             "Repeat both runs to measure the spread."

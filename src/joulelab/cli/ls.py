@@ -98,7 +98,8 @@ def _make_table(rows: list[dict[str, Any]], width: int) -> Table:
 
     longest = max(map(len, data))
     needed = MIN_COMMAND_WIDTH + (min(longest, MIN_DATA_WIDTH) + GAP if longest else 0)
-    if find_room() < needed:
+    wanted = min(max(map(len, commands)), MAX_DATA_WIDTH)  # for a command that is not cut
+    if find_room() < max(needed, wanted):
         names.remove("age")  # the name of a run has its date
         cells = [[run, *rest] for run, _, *rest in cells]
     if longest:

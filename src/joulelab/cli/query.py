@@ -22,6 +22,8 @@ from joulelab.cli.parameters import UsageError, format_examples, json_option, ru
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from joulelab.report.terminal import TextBlock
+
 EXAMPLES = format_examples(
     'joulelab query "SELECT * FROM runs" --json',
     'joulelab query "SELECT scope, avg(mean_w) FROM energies GROUP BY scope"',
@@ -75,6 +77,7 @@ def _make_plain(value: Any) -> Any:
 
 def _print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     from joulelab.report.tables import make_table, measure_table
+    from joulelab.report.terminal import BLANK_LINE, list_facts
 
     texts = [[_format_value(value) for value in row] for row in rows]
     left = [k for k in range(len(columns)) if not any(isinstance(row[k], int | float) for row in rows)]
@@ -82,9 +85,10 @@ def _print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     if measure_table(table) <= measure_terminal():
         print_blocks([table])
     else:  # one line per value: a table that is wider than the terminal cannot be read
-        width = max(len(name) for name in columns)
-        records = ["\n".join(f"{n:<{width}}  {v}" for n, v in zip(columns, row, strict=True)) for row in texts]
-        click.echo("\n\n".join(records))
+        width = max(len(name) for name in columns) + 1
+        for number, row in enumerate(texts):
+            blocks: list[TextBlock] = [list_facts(zip(columns, row, strict=True), label_width=width)]
+            print_blocks([BLANK_LINE, *blocks] if number else blocks)
     click.echo(f"{len(rows)} row{'' if len(rows) == 1 else 's'}", err=True)
 
 

@@ -226,6 +226,7 @@ def _print_zones(text: str, *, as_json: bool) -> None:
     listed = make_table(("zone", "country", "g/kWh", "year", "covers", ""), cells, left=(0, 1, 4, 5))
     blocks: list[TextBlock] = [listed, BLANK_LINE]
     if own.intersection(rows):
-        blocks.append(TextLine("* looked up one by one: this figure wins. Its source: joulelab site --list --json"))
+        blocks.append(TextLine("* has a source of its own, and is used first. All sources:"))
+        blocks.append(TextLine("-> joulelab site --list --json", is_wrapped=False))
     blocks.append(TextLine(f"Others: {COUNTRY_SOURCE}; licence: {COUNTRY_LICENCE}."))
     print_blocks(blocks)

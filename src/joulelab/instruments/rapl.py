@@ -189,7 +189,7 @@ def open_meter(
         why = f"{root} holds no intel-rapl zone"
         if not root.is_dir():
             why = f"{root} does not exist: a virtual machine or container, no RAPL, or its kernel module is not loaded"
-        advice = "sudo modprobe intel_rapl_msr (bare metal only), or try the simulated node: joulelab twin"
+        advice = "on bare metal, load the kernel module: sudo modprobe intel_rapl_msr"
         raise Unavailable("there are no RAPL zones", where="rapl", why=why, next=advice, code="unavailable.no-zone")
     cpu = read_cpu_facts(Path("/proc/cpuinfo")) if str(root) == ROOT else CpuFacts()
     return RaplMeter(zones, root, periods_s, cpu, lambda files: watch_steps_s(files, now=now, pause=pause))

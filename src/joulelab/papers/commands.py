@@ -58,7 +58,7 @@ def command(
 ) -> None:
     """Repeat a published study on a simulated node, and compare.
 
-    Prints how many figures of the paper are within their tolerance, counted strictly and as a whole, and the misses
+    Prints how many figures of the paper are within their tolerance, by a strict and by a wide count, and the misses
     with their reasons. Finished runs are not repeated; a changed node gets another folder.
     """
     from joulelab.papers import reproduction, reproduction_text

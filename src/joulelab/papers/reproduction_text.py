@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 WITHIN = (
     "the paper's own ± where it prints one, else 5 %, a tenth of a gain (at most 2 points), or one step of the caps"
 )
-STRICT = "measured, and no fitted or knowingly chosen number of the twin determines them"
+STRICT = "measured in the paper, and not determined by a number of the twin that was fitted or chosen to match"
 PREDICTED = (
-    "neither fitted to nor an identity (algebra on other figures; a row's energy as mean power x time, which may count "
-    "strictly); chosen and determined ones are among them"
+    "also those that depend on a chosen number of the twin; without fitted figures, and without those that follow from "
+    "other figures by algebra"
 )
 COVERAGE = "± behind a reproduced figure is its expanded uncertainty (k = 2)."
 UNEXPLAINED, FOLLOWS, CHANGED = "no reason is known", "it follows from other figures", "the twin was changed"

@@ -13,9 +13,9 @@ from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
 from joulelab.report.footprint_text import format_cost, scale_co2e, word_basis
-from joulelab.report.messages import COMPARISON, word_notes
+from joulelab.report.messages import COMPARISON, set_command_apart, word_notes
 from joulelab.report.run_rows import list_phase_rows
-from joulelab.report.run_summary import name_ending
+from joulelab.report.run_summary import MOST_NOTES, name_ending
 from joulelab.report.tables import (
     DOCUMENT_FORMATS,
     GAP,
@@ -30,7 +30,7 @@ from joulelab.report.tables import (
     scale_column,
     write_csv,
 )
-from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine
+from joulelab.report.terminal import BLANK_LINE, FactLines, TextBlock, TextLine, list_facts
 from joulelab.site.footprint import compute_footprint
 
 if TYPE_CHECKING:
@@ -167,15 +167,16 @@ class RunComparison:
         return notes
 
     def list_notes(self) -> list[Note]:
-        """List the notes to be shown below the figures."""
+        """List the notes to be shown below the figures, the most important first."""
         notes = self.list_doubts()
-        if any(line.ratio is not None and line.unit == "J" for line in self.lines):
-            notes.append(Note("same-devices" if self.same_devices else "different-devices"))
         energy = self.find_figure("energy")
         if energy is not None and energy.ratio is not None and "unseen" in energy.ratio.budget():
             share = 2 * energy.ratio.with_bound().u / energy.ratio.value
             notes.append(Note("in-step", {"share": share}))
-        return [*notes, ONE_RUN_EACH]
+        notes.append(ONE_RUN_EACH)
+        if any(line.ratio is not None and line.unit == "J" for line in self.lines):
+            notes.append(Note("same-devices" if self.same_devices else "different-devices"))
+        return notes
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -481,18 +482,26 @@ def _list_changes(lines: Sequence[ComparedFigure | None]) -> tuple[str, ...]:
 
 
 def lay_out_comparison(found: RunComparison, *, width: int) -> list[TextBlock]:
-    """Return a comparison of two runs for a terminal: figures, facts, verdict, notes."""
-    blocks: list[TextBlock] = []
+    """Return a comparison of two runs for a terminal: verdict, runs, figures, facts, at most three notes."""
+    blocks: list[TextBlock] = [TextLine(f"{found.word_verdict()}.", "bold")]
+    runs = []
     for label, run in (("A", found.a), ("B", found.b)):
-        blocks.append(TextLine(fmt.shorten_end(f"{label}  {run.run}  {title_run(run)}", width)))
-        if run.twin:
-            blocks.append(TextLine(f"   {fmt.name_twins([run.twin])}"))
-    blocks += [BLANK_LINE, replace(make_figure_table(found), title="")]
+        twin = f"\n{fmt.name_twins([run.twin])}" if run.twin else ""
+        runs.append((label, f"{run.run}  {title_run(run)}{twin}"))
+    blocks += [list_facts(runs, label_width=1), BLANK_LINE, replace(make_figure_table(found), title="")]
     if facts := make_fact_table(found, max((width - MOST_OF_NAME - 2 * GAP) // 2, LEAST_OF_FACT)):
         blocks += [BLANK_LINE, replace(facts, title="")]
     blocks += [TextLine(text) for text in word_sites((found.a, found.b), found)]
-    blocks += [BLANK_LINE, TextLine(f"{found.word_verdict()}.", "bold")]
-    return blocks + [TextLine(note) for note in word_notes(found.list_notes(), COMPARISON)]
+    return [*blocks, BLANK_LINE, lay_out_notes(word_notes(found.list_notes(), COMPARISON))]
+
+
+def lay_out_notes(notes: Sequence[str]) -> FactLines:
+    """Return at most three notes for a terminal; where there are more, the way to all of them."""
+    lines = [("note", set_command_apart(note)) for note in notes[:MOST_NOTES]]
+    if left := len(notes) - len(lines):
+        noun = "note" if left == 1 else "notes"
+        lines.append(("more", f"the same command with --format markdown has {left} more {noun}"))
+    return list_facts(lines)
 
 
 def write_comparison(found: RunComparison, form: str) -> str:

@@ -12,7 +12,13 @@ from joulelab.analysis.study_cells import Cell, Note, Trial, list_quality_figure
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
-from joulelab.report.comparison import find_common_families, list_devices, name_sources, note_unlike_runs
+from joulelab.report.comparison import (
+    find_common_families,
+    lay_out_notes,
+    list_devices,
+    name_sources,
+    note_unlike_runs,
+)
 from joulelab.report.footprint_text import scale_co2e, word_basis
 from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.paper_tables import format_bounds, format_chance, format_more_repeats
@@ -330,16 +336,15 @@ def _format_difference(figure: GroupFigure, column: Column) -> str:
 
 
 def lay_out_groups(found: GroupComparison, *, width: int) -> list[TextBlock]:
-    """Return a comparison of two groups for a terminal: groups, verdict, figures, notes."""
-    blocks: list[TextBlock] = []
+    """Return a comparison of two groups for a terminal: verdict, groups, figures, at most three notes."""
+    blocks: list[TextBlock] = [TextLine(f"{found.word_verdict()}.", "bold")]
     for group in (found.a, found.b):
         blocks.append(TextLine(fmt.shorten_end(group.title, width)))
         if simulated := name_sources(group.runs):
             blocks.append(TextLine(f"   {simulated}"))
     table = make_group_table(found)
-    blocks += [BLANK_LINE, TextLine(f"{found.word_verdict()}.", "bold"), BLANK_LINE, replace(table, title="", notes=())]
-    notes = (*table.notes, *_word_group_notes(found.notes), INTERVAL_NOTE)
-    return [*blocks, BLANK_LINE, *(TextLine(note) for note in notes)]
+    blocks += [BLANK_LINE, replace(table, title="", notes=()), *map(TextLine, (*table.notes, INTERVAL_NOTE))]
+    return [*blocks, BLANK_LINE, lay_out_notes(_word_group_notes(found.notes))]
 
 
 def write_groups(found: GroupComparison, form: str) -> str:

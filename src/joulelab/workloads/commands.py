@@ -232,7 +232,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 def _print_info(told: Mapping[str, Any]) -> None:
     from joulelab.cli.output import print_blocks
     from joulelab.report.messages import add_next_step
-    from joulelab.report.terminal import BLANK_LINE, TextBlock, TextLine, list_facts
+    from joulelab.report.terminal import BLANK_LINE, TextBlock, list_facts
 
     needs = told["needs"]
     head = [(told["name"], told["summary"]), ("study", told["study"])]
@@ -245,9 +245,9 @@ def _print_info(told: Mapping[str, Any]) -> None:
         width = max(6, *map(len, told["presets"]))
         blocks += [BLANK_LINE, list_facts([("preset", "what differs from the defaults"), *rows], label_width=width)]
     if told["notes"]:
-        blocks += [BLANK_LINE, list_facts([("note", note) for note in told["notes"]], label_width=4)]
+        blocks += [BLANK_LINE, list_facts([("-", note) for note in told["notes"]], label_width=1)]
     if told["command"]:
-        blocks += [BLANK_LINE, TextLine(f"-> {shlex.join(told['command'])}", is_wrapped=False)]
+        blocks += [BLANK_LINE, list_facts([("command", f"-> {shlex.join(told['command'])}")])]
     print_blocks(blocks)
 
 

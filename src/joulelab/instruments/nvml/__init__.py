@@ -91,7 +91,7 @@ class NvmlMeter(Readers):
         self._missing += [Missing.from_error(f"gpu:{index}", error) for index, error in failed.items()]
         if not gpus:
             what, why = "there is no NVIDIA GPU to measure", "; ".join(map(str, failed.values()))
-            advice = "run nvidia-smi, or try the simulated node: joulelab twin"
+            advice = "run nvidia-smi, or try the simulated node: joulelab twin -- joulelab meters"
             why = why or "the driver lists none"
             raise Unavailable(what, where="nvml", why=why, next=advice, code="unavailable.no-gpu")
         self._modules = number_modules(gpus)

@@ -36,7 +36,7 @@ GPU_NOT_FOUND = 28
 ABSENT = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND})
 # A handle that NVML no longer takes is a device that is gone, as is one that waits for a reset.
 _LOST = frozenset({INVALID_ARGUMENT, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
-_TWIN = "or try the simulated node: joulelab twin"
+_TWIN = "or try the simulated node: joulelab twin -- joulelab meters"
 # Return code of the opening: code of the error, next step.
 _NOT_OPENED = {
     LIBRARY_NOT_FOUND: ("unavailable.no-library", f"install the NVIDIA driver, {_TWIN}"),

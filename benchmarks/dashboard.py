@@ -8,6 +8,7 @@ figure is of whole requests over one connection. The store is deleted at the end
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -39,13 +40,13 @@ NAMES = ("resnet152", "llava-13b", "lstm", "vgg19", "burn", "xception")
 HOSTS = 40
 SAMPLES = ("end.json", "vm/events.0.jsonl", "vm/nvml.power.parquet")  # linked, the same in every run
 OPENED = 50  # runs at the end of the store whose pages are opened: they have all samples
-SORTS = ("start", "name", "status", "time", "energy", "host")
+SORTS = ("start", "name", "status", "time", "energy", "work", "host")
 
 
 def fill_store(store: Path, count: int) -> Result:
     """Make runs with names, labels and hosts of their own and their heads; return the result that they are made of."""
-    shutil.copytree(RECORDED, store.parent / "recorded")
     result = load_result(RECORDED)
+    shutil.copytree(RECORDED, store.parent / "recorded")
     for number in range(count):
         add_run(store, number, result, is_whole=number >= count - OPENED)
     return result
@@ -143,7 +144,7 @@ def wait_for_index(client: httpx.Client, begin: float, count: int) -> None:
         took.append((time.perf_counter() - once) * 1e3)
         if told["total"] == count and not told["waiting"] and told["runs"][0]["status"] != "reading":
             break
-        time.sleep(0.05)
+        time.sleep(1.0)
     print(f"  {'index of all runs built after':44s} {time.monotonic() - begin:7.2f} s")
     print_times("one run of the API while it is built", sorted(took), 0)
 
@@ -204,13 +205,15 @@ def main() -> int:
     """Make the store, start the server, print; return 1 if a 95th percentile is above the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100_000, help="about 20 kB of disk each")
-    parser.add_argument("--folder", type=Path, help="where the store is made; default: the system's temporary folder")
+    parser.add_argument("--store", type=Path, help="make the store in this folder and keep it, or use the one there")
     given = parser.parse_args()
     count = given.runs
-    with tempfile.TemporaryDirectory(prefix="joulelab-dashboard-", dir=given.folder) as folder:
+    with contextlib.ExitStack() as ended:
+        folder = given.store or ended.enter_context(tempfile.TemporaryDirectory(prefix="joulelab-dashboard-"))
         store = Path(folder) / "joulelab-runs"
         begin = time.monotonic()
-        result = fill_store(store, count)
+        result = load_result(RECORDED) if store.exists() else fill_store(store, count)
+        count = len(list(store.iterdir()))
         print(f"{count:,} runs (made in {time.monotonic() - begin:.1f} s)", flush=True)
         with serving(store) as (url, pid, begun), httpx.Client(base_url=url, timeout=60) as client:
             wait_for_index(client, begun, count)

@@ -149,7 +149,7 @@ class Driven:
 
     def waits_for(self, run: Path) -> bool:
         """Return whether a run is still to be read."""
-        return not self.index.snapshot().by_id[run.name].told
+        return not self.index.snapshot().by_id[run.name].is_complete
 
 
 @pytest.fixture(scope="package")

@@ -78,7 +78,7 @@ def test_what_is_listed_is_what_ls_tells(stores: Stores, indexed: Index) -> None
         assert entry.duration_s == listed["duration_s"]
         assert entry.start_utc == listed["start_utc"]
         told = listed["energy"] and {key: listed["energy"][key] for key in ("value", "expanded")}
-        assert entry.energy == told
+        assert (entry.energy and {"value": entry.energy.value, "expanded": entry.energy.expanded}) == told
 
 
 @pytest.mark.system  # pure, and slow
@@ -111,14 +111,14 @@ def test_runs_come_change_and_go(tmp_path: Path) -> None:
     assert driven.go_on().entries == ()
     first = small(runs, name="one", started=started(1))
     (entry,) = driven.go_on().entries
-    assert (entry.id, entry.status, entry.told) == (first.name, "ok", True)
+    assert (entry.id, entry.status, entry.is_complete) == (first.name, "ok", True)
     live = small(runs, name="two", state="live", started=started(0))
     seen = driven.go_on()
     assert [(e.id, e.status) for e in seen.entries] == [(live.name, "live"), (first.name, "ok")]
     assert seen.by_id[live.name].energy is not None
     end_run(live, END | {"start_ns": 100 * 10**9, "end_ns": 101 * 10**9})
     ended = driven.go_on().by_id[live.name]
-    assert (ended.status, ended.told) == ("ok", True)
+    assert (ended.status, ended.is_complete) == ("ok", True)
     shutil.rmtree(first)
     assert first.name not in driven.go_on().by_id
     shutil.rmtree(runs)
@@ -151,14 +151,14 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     for path in made:
         load_head(path)
     read: list[str] = []
-    quick = index_module.quick_entry
+    quick = index_module.read_entry
 
     def noted(place: Place, *site: Any) -> Entry:
         if place.root == tmp_path.resolve():
             read.append(place.id)
         return quick(place, *site)
 
-    monkeypatch.setattr(index_module, "quick_entry", noted)
+    monkeypatch.setattr(index_module, "read_entry", noted)
     driven = Driven(tmp_path)
     for _ in range(4):
         driven.go_on(WHOLE_S)
@@ -205,10 +205,10 @@ def test_a_run_that_cannot_be_read_twice_is_broken_until_its_files_change(tmp_pa
     (run / "run.json").write_text("{")
     driven = Driven(tmp_path)
     found = [driven.go_on().by_id[run.name] for _ in range(2)]
-    assert [(entry.status, entry.told) for entry in found] == [("reading", False), ("broken", True)]
+    assert [(entry.status, entry.is_complete) for entry in found] == [("reading", False), ("broken", True)]
     assert found[1].problem == "run.json is damaged (not JSON)"
     (run / "run.json").write_text("{]")
-    assert not driven.go_on(WHOLE_S).by_id[run.name].told  # something changes it
+    assert not driven.go_on(WHOLE_S).by_id[run.name].is_complete  # something changes it
     (run / "run.json").write_text(whole)
     assert driven.go_on(WHOLE_S).by_id[run.name].status == "ok"
 
@@ -216,7 +216,7 @@ def test_a_run_that_cannot_be_read_twice_is_broken_until_its_files_change(tmp_pa
 def test_a_run_that_was_known_is_read_again_soon_where_it_is_half_written(tmp_path: Path) -> None:
     run = small(tmp_path)
     driven = Driven(tmp_path)
-    assert driven.go_on().by_id[run.name].told
+    assert driven.go_on().by_id[run.name].is_complete
     whole = (run / "end.json").read_text()
     (run / "head.json").unlink()
     (run / "results.json").unlink()
@@ -252,7 +252,7 @@ def test_a_killed_owner_leaves_no_trace_and_is_looked_for(tmp_path: Path) -> Non
     index.look()
     assert index.snapshot().by_id[run.name].status == "killed"
     assert index.work()  # one that has ended does not wait
-    assert index.snapshot().by_id[run.name].told
+    assert index.snapshot().by_id[run.name].is_complete
 
 
 def test_what_is_asked_for_is_read_first_then_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_what_is_asked_for_is_read_first_then_the_newest(tmp_path: Path, monkeyp
             index.ask_for([index.snapshot().by_id[name] for name in names[3:]])
         return real(place, *site)
 
-    for name, act in (("quick_entry", index.look), ("full_entry", index.work)):
+    for name, act in (("read_entry", index.look), ("load_entry", index.work)):
         real = getattr(index_module, name)
         read.clear()
         index._asked = ()
@@ -292,7 +292,7 @@ def test_work_comes_back_soon_for_what_has_come_meanwhile(tmp_path: Path) -> Non
     new = shutil.copytree(older, tmp_path / "20261201-000000-0001")
     index.look()
     assert index.work()
-    told = {entry.id: entry.told for entry in index.snapshot().entries}
+    told = {entry.id: entry.is_complete for entry in index.snapshot().entries}
     assert told == {old.name: True, new.name: True, older.name: False}
 
 
@@ -371,7 +371,7 @@ def test_odd_caches_are_made_again(tmp_path: Path) -> None:
     assert statuses.pop(good.name) == "ok"
     assert list(statuses.values()) == ["ok"] * len(ODD), "what was changed by hand is made again"
     for order in ("start", "energy", "time", "name", "status", "host"):
-        assert len(found.ordered(order)) == len(ODD) + 1
+        assert len(found.sort_entries(order)) == len(ODD) + 1
 
 
 def test_a_missing_store_is_an_empty_one(tmp_path: Path) -> None:

@@ -8,24 +8,30 @@ from typing import Any
 import pytest
 
 from joulelab.core.errors import ConfigError
-from joulelab.dashboard.index import Snapshot
-from joulelab.dashboard.run_entries import Entry, program
+from joulelab.core.quantity import Quantity
+from joulelab.dashboard.run_entries import Entry, name_program
 from joulelab.dashboard.run_search import Query, find, parse
+from joulelab.dashboard.run_table import RunTable, Snapshot
 
 
 def entry(number: int, **more: Any) -> Entry:
     start = f"2026-11-{number:02d}T12:00:00.000+00:00"
-    known = {"start_utc": start, "status": "ok", "text": f"run{number} {more.get('name', '')}".lower(), "told": True}
+    known = {
+        "start_utc": start,
+        "status": "ok",
+        "text": f"run{number} {more.get('name', '')}".lower(),
+        "is_complete": True,
+    }
     return Entry(f"run{number}", Path(f"/x/run{number}"), **{**known, **more})
 
 
 ENTRIES = [
-    entry(1, name="alpha", energy={"value": 5.0, "expanded": 1.0}, duration_s=3.0, hosts=("a",), workload="train.py"),
+    entry(1, name="alpha", energy=Quantity(5.0, {"other": 0.5}), duration_s=3.0, hosts=("a",), workload="train.py"),
     entry(2, name="Beta", labels={"batch": "64", "gpu": ""}, hosts=("a", "b"), duration_s=1.0),
-    entry(3, name="gamma", status="failed", twin="h100", energy={"value": 9.0, "expanded": None}),
+    entry(3, name="gamma", status="failed", twin="h100", energy=Quantity(9.0, known=False)),
     entry(4, name="delta beta", study="s", labels={"batch": "128"}),
 ]
-SNAPSHOT = Snapshot(ENTRIES, (), 1, 0)
+SNAPSHOT = Snapshot(RunTable(ENTRIES))
 
 
 def found(*pairs: tuple[str, str]) -> list[str]:
@@ -106,7 +112,7 @@ def test_runs_in_studies_are_counted_beside() -> None:
 
 
 def test_facets_count_values() -> None:
-    facets = SNAPSHOT.facets()
+    facets = SNAPSHOT.list_facets()
     assert facets["host"] == [("a", 2), ("b", 1)]
     assert dict(facets["label"]) == {"batch=64": 1, "gpu=": 1, "batch=128": 1}
     assert dict(facets["study"]) == {"s": 1}
@@ -124,4 +130,4 @@ def test_facets_count_values() -> None:
     ],
 )
 def test_programs_are_named_without_their_interpreters(command: tuple[str, ...], wanted: str) -> None:
-    assert program(command) == wanted
+    assert name_program(command) == wanted

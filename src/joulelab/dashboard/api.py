@@ -11,13 +11,15 @@ from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.dashboard.run_entries import check_inside
 from joulelab.dashboard.run_search import find, parse
+from joulelab.dashboard.selection import sum_entries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.dashboard.heavy import Opened, OpenRuns
-    from joulelab.dashboard.index import Snapshot
     from joulelab.dashboard.run_entries import Entry, Place
+    from joulelab.dashboard.run_table import Snapshot
+    from joulelab.dashboard.selection import SelectionSum
     from joulelab.dashboard.studies import StudyEntry
     from joulelab.site.footprint import Site
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 BUCKETS, MOST_BUCKETS = 2000, 20_000
 MOST_COMPARED = 6
+MOST_SUMMED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +115,11 @@ def power_json(place: Place, runs: OpenRuns, wanted: Stretch) -> dict[str, Any] 
     return runs.use(place.path, made)
 
 
-def chosen(snapshot: Snapshot, given: Pairs) -> list[Entry]:
-    """Return the runs that are to be compared, in the order they are named. Raises ConfigError."""
+def choose_runs(snapshot: Snapshot, given: Pairs, least: int = 2, most: int = MOST_COMPARED) -> list[Entry]:
+    """Return the runs that an address names, in its order. Raises ConfigError."""
     names = list(dict.fromkeys(value for key, value in given if key == "run" and value))
-    if not 2 <= len(names) <= MOST_COMPARED:
-        raise ConfigError(f"{len(names)} runs are picked", next=f"pick 2 to {MOST_COMPARED}")
+    if not least <= len(names) <= most:
+        raise ConfigError(f"{len(names)} runs are selected", next=f"select {least} to {most}")
     found = []
     for name in names:
         entries = snapshot.find(name)
@@ -124,6 +127,11 @@ def chosen(snapshot: Snapshot, given: Pairs) -> list[Entry]:
             raise ConfigError(f"there is no run {name[:60]!r}" if not entries else f"{name!r} is several runs")
         found.append(entries[0])
     return found
+
+
+def sum_runs(snapshot: Snapshot, given: Pairs) -> SelectionSum:
+    """Add up the runs that an address names. Raises ConfigError."""
+    return sum_entries(choose_runs(snapshot, given, 1, MOST_SUMMED))
 
 
 def compared_json(places: Sequence[Place]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from joulelab.core.errors import ConfigError, JoulelabError, NotARun
 from joulelab.core.text import escape_unprintable, is_loopback
 from joulelab.dashboard import api, frame, lists, study_list
 from joulelab.dashboard.heavy import Busy, Heavy, Kept, OpenRuns
-from joulelab.dashboard.run_entries import Place, check_inside, problem_text
+from joulelab.dashboard.run_entries import Place, check_inside, word_problem
 from joulelab.dashboard.run_search import find, parse
 from joulelab.dashboard.security import COOKIE, SESSION_S, Doors, Guard, client_of, form_token
 from joulelab.report.page import document as pages
@@ -45,10 +45,10 @@ STATIC |= {"dashboard.js": "text/javascript", "icon.svg": "image/svg+xml"}
 SMALL = 2000  # bytes that are not worth compressing
 MOST_LOGGED = 200  # letters of an address
 TITLES = {
-    400: "That cannot be asked",
-    404: "Not here",
-    405: "Only to be looked at",
-    500: "Something failed",
+    400: "Bad request",
+    404: "Not found",
+    405: "Not allowed",
+    500: "Failed",
     503: "Busy",
 }
 
@@ -90,10 +90,21 @@ class Dashboard:
 
     async def compare(self, request: Request) -> Response:
         """Answer with the page that compares runs."""
-        entries = api.chosen(self.index.snapshot(), request.query_params.multi_items())
+        entries = api.choose_runs(self.index.snapshot(), request.query_params.multi_items())
         key = ("compare", *(entry.id for entry in entries))
         body = await self._heavy(key, partial(self._made_comparison, entries))
         return await self._sent(request, body, HTML)
+
+    async def sums(self, request: Request) -> Response:
+        """Answer with the page of the sums of selected runs, for browsers without scripts."""
+        found = api.sum_runs(self.index.snapshot(), request.query_params.multi_items())
+        text = frame.sums_page(found, token=self._token)
+        return self._answer(request, text.encode(errors="replace"), HTML)
+
+    async def api_sums(self, request: Request) -> Response:
+        """Answer with the sums of selected runs as JSON."""
+        found = api.sum_runs(self.index.snapshot(), request.query_params.multi_items())
+        return self._answer(request, api.dumped(found.to_json()), JSON)
 
     async def study(self, request: Request) -> Response:
         """Answer with the page of a study."""
@@ -122,7 +133,7 @@ class Dashboard:
 
     async def api_compare(self, request: Request) -> Response:
         """Answer with two runs compared as JSON."""
-        entries = api.chosen(self.index.snapshot(), request.query_params.multi_items())
+        entries = api.choose_runs(self.index.snapshot(), request.query_params.multi_items())
         places = [self._place(entry) for entry in entries]
         key = ("compared", *(entry.id for entry in entries))
         return await self._sent(request, await self._heavy(key, lambda: api.dumped(api.compared_json(places))), JSON)
@@ -309,12 +320,14 @@ def make_app(index: Index, doors: Doors) -> App:
         get("/", board.runs),
         get("/runs/{run}", board.run),
         get("/compare", board.compare),
+        get("/sums", board.sums),
         get("/studies", board.studies),
         get("/studies/{study}", board.study),
         get("/api/runs", board.api_runs),
         get("/api/runs/{run}", board.api_run),
         get("/api/runs/{run}/power", board.api_power),
         get("/api/compare", board.api_compare),
+        get("/api/sums", board.api_sums),
         get("/api/studies", board.api_studies),
         get("/api/studies/{study}", board.api_study),
         get("/login", board.login, "GET", "POST"),
@@ -357,7 +370,7 @@ def _told(error: Exception, roots: Sequence[Path]) -> tuple[int, str]:
         return 400, "; ".join(filter(None, [error.what, error.why, error.next]))
     if isinstance(error, (NotARun, FileNotFoundError)):
         return 404, "it is not there (any more)"
-    text = problem_text(error, roots[0])
+    text = word_problem(error, roots[0])
     for root in roots:
         text = text.replace(str(root), "...")
     return (500, f"it cannot be read: {text}") if isinstance(error, (JoulelabError, OSError)) else (500, "it failed")

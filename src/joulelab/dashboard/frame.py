@@ -9,9 +9,12 @@ from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section, write_served_page
+from joulelab.report.page.page_blocks import FactList, write_blocks_html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from joulelab.dashboard.selection import SelectionSum
 
 MOST_SHOWN = 160  # letters of a name or command that are sent; the rest is cut
 # What is as it should be is no badge.
@@ -52,10 +55,10 @@ def navigation(current: str, *, token: bool = False, more: Sequence[tuple[str, s
     )
 
 
-def list_table(caption: str, widths: Html, heads: Html, rows: Html) -> Html:
+def list_table(caption: str, heads: Html, rows: Html) -> Html:
     """Return the table of a list of runs or studies, which scrolls by itself."""
     title = tag("caption", caption, class_="sr-only")
-    table = tag("table", title, widths, tag("thead", heads), rows, class_=f"runs list-of-{caption.lower()}")
+    table = tag("table", title, tag("thead", heads), rows, class_=f"runs list-of-{caption.lower()}")
     return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
@@ -99,6 +102,13 @@ def login_page(*, wrong: str = "") -> str:
     where = tag("p", "It was printed where ", tag("code", "joulelab dashboard"), " was started.", class_="muted")
     page = Page("Log in", "", (Section("login", "It needs a token", join_html((said, form, where))),))
     return document(page, Html(""))
+
+
+def sums_page(found: SelectionSum, *, token: bool = False) -> str:
+    """Return the page of the sums of selected runs."""
+    runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
+    section = Section("sums", f"Sum of {runs}", write_blocks_html([FactList(tuple(found.list_facts()))]))
+    return document(Page("Sums", "", (section,)), navigation("", token=token))
 
 
 def message_page(title: str, text: str, *, token: bool = False, links: Sequence[tuple[str, str]] = ()) -> str:

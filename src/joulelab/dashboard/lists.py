@@ -1,4 +1,4 @@
-"""Write the list of runs: filters, a table that renews itself, and what is picked to be compared."""
+"""Write the list of runs: filters, a table that renews itself, sums and comparison of the selected runs."""
 
 from __future__ import annotations
 
@@ -8,45 +8,49 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from joulelab.core.text import escape_unprintable
-from joulelab.dashboard.api import MOST_COMPARED
+from joulelab.dashboard.api import MOST_COMPARED, MOST_SUMMED
 from joulelab.dashboard.frame import BADGES, WORDS, document, list_table, navigation, short, when
 from joulelab.dashboard.run_search import ALL
 from joulelab.report import format as fmt
 from joulelab.report.footprint_text import format_co2e, format_cost, word_source
 from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section
-from joulelab.report.run_tables import format_run_end, format_run_energy
+from joulelab.report.run_summary import format_energy
+from joulelab.report.run_tables import format_run_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.dashboard.index import Snapshot
     from joulelab.dashboard.run_entries import Entry
     from joulelab.dashboard.run_search import Found, Query
+    from joulelab.dashboard.run_table import Snapshot
 
-COLUMNS = (  # by what it is sorted, its head, its class
-    ("name", "run", ""),
+COLUMNS = (  # name of the order, heading, class
+    ("name", "run", "what"),
     ("status", "status", ""),
     ("start", "started (UTC)", "number"),
     ("time", "time", "number"),
     ("energy", "energy", "number"),
+    ("work", "per work", "number"),
     ("host", "host", "hosts"),
 )
 FOOTPRINT_COLUMNS = ("cost", "CO2e")  # before the host; only if a run of the page has them
+PLACE_LABELS = ("study", "cell", "slot", "workload", "node_type")  # of runs of studies: shown elsewhere in the row
+WARNING = "\N{WARNING SIGN}\N{VARIATION SELECTOR-15}"  # as text, not as a picture
 KEYS = (
     ("/", "search"),
     ("j", "next run"),
-    ("k", "run before"),
-    ("Enter", "open it"),
-    ("x", "pick it"),
-    ("c", "compare what is picked"),
+    ("k", "previous run"),
+    ("Enter", "open the run"),
+    ("x", "select the run"),
+    ("c", "compare the selected runs"),
 )
 
 
 def runs_page(snapshot: Snapshot, found: Found, *, token: bool, now: dt.datetime) -> str:
     """Return the list of runs."""
     body = join_html(
-        (_filters(snapshot, found.query), tag("div", run_list(snapshot, found, now), id="list"), _picked(), _keys())
+        (_filters(snapshot, found.query), tag("div", run_list(snapshot, found, now), id="list"), _selection(), _keys())
     )
     page = Page("Runs", "", (Section("runs", "List", body),))
     return document(page, navigation("Runs", token=token))
@@ -57,15 +61,14 @@ def run_list(snapshot: Snapshot, found: Found, now: dt.datetime) -> Html:
     if not found.total:
         return join_html((_count(snapshot, found), _nothing(snapshot, found)))
     has_site = any(entry.site is not None and not entry.site.is_empty for entry in found.entries)
-    heads = [_head(found.query, *column) for column in COLUMNS]
+    has_work = any(entry.work is not None for entry in found.entries)
+    heads = [_head(found.query, *column) for column in COLUMNS if has_work or column[0] != "work"]
     if has_site:
         heads[-1:-1] = [tag("th", text, scope="col", class_="number") for text in FOOTPRINT_COLUMNS]
-    row = tag("tr", tag("td", tag("span", "picked", class_="sr-only")), *heads)
-    names = ["pick", *(key for key, _, _ in COLUMNS)]
-    names[-1:-1] = ["cost", "co2e"] if has_site else []
-    widths = tag("colgroup", *(tag("col", class_=f"c-{name}") for name in names))
-    rows = tag("tbody", *(_row(entry, now, has_site=has_site) for entry in found.entries))
-    return join_html((_count(snapshot, found), list_table("Runs", widths, row, rows), _pager(found)))
+    every = tag("input", type="checkbox", id="select-all", aria_label="Select all runs of this page", hidden=True)
+    row = tag("tr", tag("td", every), *heads)
+    rows = tag("tbody", *(_row(entry, now, has_site, has_work) for entry in found.entries))
+    return join_html((_count(snapshot, found), list_table("Runs", row, rows), _pager(found)))
 
 
 def _count(snapshot: Snapshot, found: Found) -> Html:
@@ -85,8 +88,10 @@ def _count(snapshot: Snapshot, found: Found) -> Html:
 def _nothing(snapshot: Snapshot, found: Found) -> Html:
     if found.query.narrowed:
         return tag("p", "Nothing matches. ", tag("a", "Show all runs", href="/"), class_="empty")
-    if snapshot.entries:
-        return tag("p", "No runs of their own here; those of studies are in the studies.", class_="empty")
+    if not snapshot.number:
+        return tag("p", "The folders are being read.", class_="empty")
+    if snapshot.by_id:
+        return tag("p", "All runs here belong to studies.", class_="empty")
     return tag("p", "There are no runs yet. ", tag("code", "joulelab run -- COMMAND"), " makes one.", class_="empty")
 
 
@@ -99,31 +104,37 @@ def _head(query: Query, key: str, text: str, kind: str) -> Html:
     return tag("th", link, scope="col", class_=kind or None, aria_sort=order)
 
 
-def _row(entry: Entry, now: dt.datetime, *, has_site: bool) -> Html:
-    return _made_row(entry, _running(entry, now) if entry.status == "live" else None, has_site)
+def _row(entry: Entry, now: dt.datetime, has_site: bool, has_work: bool) -> Html:
+    return _write_row(entry, _word_running(entry, now) if entry.status == "live" else None, has_site, has_work)
 
 
 @lru_cache(maxsize=4096)
-def _made_row(entry: Entry, running: str | None, has_site: bool) -> Html:
-    """Return the row of a run. Entries are never changed, so it is made once; `running` is how long a live one runs."""
+def _write_row(entry: Entry, running: str | None, has_site: bool, has_work: bool) -> Html:
+    """Write the row of a run. Entries never change, so it is written once; `running` is the time of a live run."""
     title = short(entry.name or entry.workload or entry.id)
-    below = short(shlex.join(entry.command)) if entry.command else short(entry.problem)
-    pick = tag(
-        "input", type="checkbox", name_="run", form="picked", value=entry.id, aria_label=f"Pick {title}, {entry.id}"
+    command = short(shlex.join(entry.command)) if entry.command else short(entry.problem)
+    box = tag(
+        "input",
+        type="checkbox",
+        name_="run",
+        form="selection",
+        value=entry.id,
+        aria_label=f"Select {title}, {entry.id}",
     )
     study = tag("a", short(entry.study, 40), href=f"/studies/{entry.study}", class_="badge") if entry.study else None
     opened = tag("a", title, href=f"/runs/{entry.id}", class_="open", title=title)
-    name = (tag("span", opened, study, *_labels(entry), class_="name"), tag("span", below, class_="below", title=below))
+    name = tag("span", opened, study, *_labels(entry), class_="name")
     start = tag("time", when(entry.start_utc), datetime=entry.start_utc, title=f"{entry.start_utc[:19]} UTC")
     took = fmt.NOTHING if entry.duration_s is None else fmt.format_duration(entry.duration_s)
     return tag(
         "tr",
-        tag("td", pick),
-        tag("th", *name, scope="row"),
+        tag("td", box),
+        tag("th", name, tag("span", command, class_="below code", title=command), scope="row", class_="what"),
         tag("td", _status(entry)),
         tag("td", start, class_="number"),
         tag("td", running or took, class_="number"),
-        tag("td", _energy(entry), class_="number"),
+        tag("td", *_energy(entry), class_="number"),
+        tag("td", *_energy_per_work(entry), class_="number") if has_work else None,
         *(_list_footprint_cells(entry) if has_site else ()),
         tag("td", _hosts(entry), class_="hosts"),
         data_run=entry.id,
@@ -131,42 +142,63 @@ def _made_row(entry: Entry, running: str | None, has_site: bool) -> Html:
 
 
 def _labels(entry: Entry) -> list[Html]:
-    shown = [tag("span", short(f"{key}={value}", 30), class_="badge") for key, value in list(entry.labels.items())[:3]]
-    left = len(entry.labels) - 3
-    return [*shown, tag("span", f"+{left}", class_="badge")] if left > 0 else shown
+    labels = [f"{key}={value}" for key, value in entry.labels.items() if key not in PLACE_LABELS]
+    shown = [tag("span", short(label, 30), class_="badge") for label in labels[:3]]
+    return [*shown, tag("span", f"+{len(labels) - 3}", class_="badge")] if len(labels) > 3 else shown
 
 
 def _status(entry: Entry) -> Html:
     words = WORDS.get(entry.status, entry.status)
     if entry.status == "failed":
         words = format_run_end({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
-    badge = tag("span", escape_unprintable(words), class_=BADGES[entry.status])
-    twin = tag("span", "simulated", class_="badge warn", title=short(fmt.name_twins([entry.twin])))
-    return join_html((badge, twin if entry.twin else None), " ")
+    badges = [tag("span", escape_unprintable(words), class_=BADGES[entry.status])]
+    if entry.twin:
+        badges.append(tag("span", "simulated", class_="badge", title=short(fmt.name_twins([entry.twin]))))
+    if entry.warnings:
+        count = "1 warning" if len(entry.warnings) == 1 else f"{len(entry.warnings)} warnings"
+        names = short(", ".join(entry.warnings))
+        badges.append(tag("span", f"{WARNING} {count}", class_="badge warn", title=names))
+    return join_html(badges, " ")
 
 
-def _running(entry: Entry, now: dt.datetime) -> str:
+def _word_running(entry: Entry, now: dt.datetime) -> str:
     since = (now - dt.datetime.fromisoformat(entry.start_utc)).total_seconds()
     return fmt.format_rough_duration(max(since, 0.0))
 
 
-def _energy(entry: Entry) -> str:
-    if entry.status == "broken" or (entry.energy is None and not entry.told):
-        return fmt.NOTHING
-    return format_run_energy({"energy": entry.energy, "estimate": entry.estimate})
+def _energy(entry: Entry) -> Sequence[object]:
+    """Return the energy, and below it its interval in percent, marked if it is wide."""
+    if entry.status == "broken" or (entry.energy is None and not entry.is_complete):
+        return (fmt.NOTHING,)
+    if entry.energy is None:
+        return ("no meter",)
+    figure, _, share = format_energy(entry.energy, estimate=entry.estimate).partition(" (")
+    share = share.removesuffix(")")
+    if share and fmt.is_wide(entry.energy.value, entry.energy.expanded):
+        return figure, tag("span", f"{WARNING} wide: {share}", class_="below warn")
+    return figure, tag("span", share, class_="below") if share else None
+
+
+def _energy_per_work(entry: Entry) -> Sequence[object]:
+    work = entry.work
+    if work is None or entry.status == "broken" or not work.energy.is_resolved:
+        return ("",)
+    text = fmt.format_quantity(work.energy, f"J/{work.kind.removesuffix('s')}", estimate=entry.estimate, why="")
+    return text.partition(" (")[0], tag("span", fmt.format_work(work.amount, work.kind), class_="below")
 
 
 def _list_footprint_cells(entry: Entry) -> list[Html]:
-    """Return cost and CO2e; the source of the carbon intensity is shown when somebody points at it."""
+    """Return cost and CO2e, below them the price, and the place and year of the carbon intensity."""
     footprint = None if entry.status == "broken" else entry.footprint
-    texts, source = ["", ""], None
-    if footprint is not None and footprint.site is not None and footprint.kwh.is_resolved:
+    cost, mass, site = "", "", entry.site
+    if footprint is not None and site is not None and footprint.kwh.is_resolved:
         mark = "~" if entry.estimate else ""
-        if footprint.cost is not None:
-            texts[0] = mark + format_cost(footprint.cost, footprint.site.currency)
-        if footprint.co2e_kg is not None:
-            texts[1], source = f"{mark}{format_co2e(footprint.co2e_kg)} CO2e", word_source(footprint.site)
-    return [tag("td", texts[0], class_="number"), tag("td", texts[1], class_="number", title=source)]
+        cost = "" if footprint.cost is None else mark + format_cost(footprint.cost, site.currency)
+        mass = "" if footprint.co2e_kg is None else mark + format_co2e(footprint.co2e_kg)
+    price = tag("span", f"{site.price:g} {site.currency}/kWh", class_="below") if cost and site else None
+    source = f"{site.name or site.source} {site.year or ''}".strip() if mass and site else ""
+    year = tag("span", short(source, 24), class_="below", title=word_source(site)) if source and site else None
+    return [tag("td", cost, price, class_="number"), tag("td", mass, year, class_="number")]
 
 
 def _hosts(entry: Entry) -> str:
@@ -196,7 +228,7 @@ def _pager(found: Found) -> Html | None:
 
 
 def _filters(snapshot: Snapshot, query: Query) -> Html:
-    facets = snapshot.facets()
+    facets = snapshot.list_facets()
     search = tag(
         "input",
         type="search",
@@ -207,7 +239,7 @@ def _filters(snapshot: Snapshot, query: Query) -> Html:
         maxlength="400",
         accesskey="s",
     )
-    studies = [(ALL, len(snapshot.entries)), *facets["study"]]
+    studies = [(ALL, len(snapshot.by_id)), *facets["study"]]
     words = {ALL: "all, of studies too"}
     fields = [
         tag("label", "Search", search, class_="wide"),
@@ -254,18 +286,21 @@ def _select(
     return tag("label", label, tag("select", *options, name_=name, id=f"filter-{name}"))
 
 
-def _picked() -> Html:
-    """Return the bar for runs that are picked; it is there without scripts, too."""
+def _selection() -> Html:
+    """Write the bar of the selected runs; without scripts its buttons open pages."""
     return tag(
         "form",
-        tag("span", f"Pick 2 to {MOST_COMPARED} runs to compare them.", id="picked-count", role="status"),
+        tag("span", "Select runs to add them up or to compare them.", id="selected-count", role="status"),
         tag("button", "Compare", type="submit", class_="primary"),
-        tag("button", "Clear", type="button", class_="unpick", hidden=True),
+        tag("button", "Add up", type="submit", class_="sums", formaction="/sums"),
+        tag("button", "Clear", type="button", class_="clear-selection", hidden=True),
+        tag("dl", id="sums", class_="facts", aria_live="polite"),
         method="get",
         action="/compare",
-        class_="picked",
-        id="picked",
-        data_most=MOST_COMPARED,
+        class_="selection",
+        id="selection",
+        data_compared=MOST_COMPARED,
+        data_summed=MOST_SUMMED,
     )
 
 

@@ -1,4 +1,4 @@
-"""Read the little that lists tell of a run: quickly, from its cache, and without leaving the store."""
+"""Read the part of a run that lists show: quickly, from its head, and without leaving the store."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.results_file import load_head, read_head
 from joulelab.core.errors import JoulelabError, StoreError
+from joulelab.core.quantity import Quantity
 from joulelab.report.messages import word_check
-from joulelab.site.footprint import compute_from_interval, restore_site
+from joulelab.report.run_summary import choose_work_kinds
+from joulelab.site.footprint import compute_footprint, restore_site
 from joulelab.store.documents import read_document
 from joulelab.store.manifest import compute_fingerprint
 from joulelab.store.run_folder import RunState, read_end, read_meta, read_run_state
@@ -33,13 +35,29 @@ MOST_DEPTH = 4  # folders below a run: hosts, and their marks
 MOST_TEXT = 4000  # letters of a run that are searched
 MOST_SAID = 300
 NOT_YET = "reading"
+METER_ERRORS = ("gain", "offset")  # kinds of error that runs on one meter share
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFigure:
+    """Hold the amount of the work that a run is judged by, and its energy (J) per unit."""
+
+    kind: str
+    amount: float
+    energy: Quantity
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        joules = {"value": self.energy.value, "expanded": self.energy.expanded}
+        return {"kind": self.kind, "amount": self.amount, "energy_j": joules}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """Hold one run of a list. Energy is {value, expanded} in J, times in s; `told` says that all of it is known.
+    """Hold one run of a list; `is_complete` if everything is known, times in s.
 
-    `power_w` is the power now of a live run. `site` is the one that the run recorded, or the one that is set now.
+    The sources of `energy` (J) are kinds of error: `gain`, `edge`. `power_w` is the power now of a
+    live run. `site` is the one that the run recorded, or the one that is set now. `warnings` are names of checks.
 
     `status` is one word: live, ok, failed, killed, broken, or reading. `study`, `cell` and `slot` are empty for runs
     that are not of a study.
@@ -58,31 +76,33 @@ class Entry:
     labels: dict[str, str] = field(default_factory=dict)
     start_utc: str = ""
     duration_s: float | None = None
-    energy: dict[str, float | None] | None = None
+    energy: Quantity | None = None
+    work: WorkFigure | None = None
     power_w: float | None = None
     site: Site | None = None
+    warnings: tuple[str, ...] = ()
     estimate: bool = False
     outcome: str = ""
     exit_code: int | None = None
     signal: int | None = None
     twin: str = ""
     problem: str = ""
-    told: bool = False
+    is_complete: bool = False
     text: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for the API; where the run lies is not part of it."""
-        left_out = ("path", "told", "text", "command", "hosts", "site")
+        """Return plain data for the API, without the folder of the run."""
+        left_out = ("path", "is_complete", "text")
         plain = {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
-        footprint = None if self.footprint is None else self.footprint.to_json()
-        about = {"site": None if self.site is None else self.site.to_json(), "footprint": footprint}
-        return plain | about | {"command": list(self.command), "hosts": list(self.hosts)}
+        energy = None if self.energy is None else {"value": self.energy.value, "expanded": self.energy.expanded}
+        lists = {key: list(plain[key]) for key in ("command", "hosts", "warnings")}
+        parts = {"site": self.site, "footprint": self.footprint, "work": self.work}
+        return plain | lists | {"energy": energy} | {key: part and part.to_json() for key, part in parts.items()}
 
     @property
     def footprint(self) -> Footprint | None:
         """Return kWh, cost and CO2e, None where there is no energy."""
-        value, expanded = (self.energy or {}).get("value"), (self.energy or {}).get("expanded")
-        return None if value is None else compute_from_interval(value, expanded, self.site)
+        return None if self.energy is None else compute_footprint(self.energy, self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,43 +121,43 @@ class Place:
         return {key: getattr(self, key) for key in ("id", "path", "study", "cell", "slot")}
 
 
-def stub(place: Place) -> Entry:
-    """Return what the name of a run tells of it, until it is read."""
+def make_stub(place: Place) -> Entry:
+    """Make the entry of a run from its name alone, until it is read."""
     stamp = place.path.name
     start = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}T{stamp[9:11]}:{stamp[11:13]}:{stamp[13:15]}+00:00"
     return Entry(**place.names(), start_utc=start, text=f"{place.id} {place.study}".lower())
 
 
-def quick_entry(place: Place, site: Site | None = None) -> Entry:
-    """Return a run as its cache tells it; without a cache what it knew at its start, and `told` False.
+def read_entry(place: Place, site: Site | None = None) -> Entry:
+    """Read a run from its head; without one from `run.json`, and the entry is not complete.
 
     `site` is the one that is set now, for runs that recorded none.
     """
     try:
         check_inside(place)
         head = read_head(place.path)
-        return _entry(place, head.with_site(site)) if head is not None else _begun(place, site)
+        return _make_entry(place, head.with_site(site)) if head is not None else _make_begun(place, site)
     except Exception as error:  # noqa: BLE001 one run that cannot be read must not hide the others
-        return broken(place, error)
+        return make_broken(place, error)
 
 
-def full_entry(place: Place, site: Site | None = None) -> Entry:
-    """Return a run, worked out where its cache does not tell it."""
+def load_entry(place: Place, site: Site | None = None) -> Entry:
+    """Read a run, analysed if it has no head."""
     try:
         check_inside(place)
-        return _entry(place, load_head(place.path).with_site(site))
+        return _make_entry(place, load_head(place.path).with_site(site))
     except Exception as error:  # noqa: BLE001 as above
-        return broken(place, error)
+        return make_broken(place, error)
 
 
-def live_entry(place: Place, known: Entry, watch: RunWatch) -> Entry:
+def read_live_entry(place: Place, known: Entry, watch: RunWatch) -> Entry:
     """Return a live run with the power and energy of now; one that has ended is worked out."""
     try:
         check_inside(place)
         entry = add_live_figures(known, watch.read())
     except Exception as error:  # noqa: BLE001 as above
-        return broken(place, error)
-    return entry if entry.status == "live" else full_entry(place, known.site)
+        return make_broken(place, error)
+    return entry if entry.status == "live" else load_entry(place, known.site)
 
 
 def add_live_figures(entry: Entry, view: WatchView) -> Entry:
@@ -147,20 +167,28 @@ def add_live_figures(entry: Entry, view: WatchView) -> Entry:
         return replace(entry, status=view.state)
     if view.energy is None:
         return replace(entry, power_w=power_w)
-    energy = {"value": _number(view.energy.value), "expanded": _number(view.energy.expanded)}
+    energy = _make_energy(view.energy.value, view.energy.expanded, view.energy.budget())
     return replace(entry, power_w=power_w, energy=energy, duration_s=view.energy_s, estimate=view.estimate)
 
 
-def broken(place: Place, error: Exception) -> Entry:
-    """Return a run that cannot be read, with the reason."""
-    begun = stub(place)
-    said = problem_text(error, place.root)
+def _make_energy(value: Any, expanded: Any, budget: Mapping[str, Any]) -> Quantity | None:
+    """Make an energy (J) whose sources are kinds of error. Raises ValueError, TypeError for bad numbers."""
+    joules = _read_number(value)
+    if joules is None or expanded is None:
+        return None if joules is None else Quantity(joules, known=False)
+    return Quantity(joules, {kind: _read_number(u) or 0.0 for kind, u in budget.items() if kind != "unseen"})
+
+
+def make_broken(place: Place, error: Exception) -> Entry:
+    """Make the entry of a run that cannot be read, with the reason."""
+    begun = make_stub(place)
+    said = word_problem(error, place.root)
     return Entry(
         **place.names(),
         status="broken",
         start_utc=begun.start_utc,
         problem=said,
-        told=True,
+        is_complete=True,
         text=f"{begun.text} {said.lower()}",
     )
 
@@ -180,8 +208,8 @@ def describe_files(place: Place) -> str | None:
     return ""
 
 
-def problem_text(error: Exception, root: Path) -> str:
-    """Return what is wrong in one line, without where on this machine it is."""
+def word_problem(error: Exception, root: Path) -> str:
+    """Return the problem in one line, without the folders of this machine."""
     if isinstance(error, JoulelabError):
         text = f"{error.what} ({error.why})" if error.why else error.what
     elif isinstance(error, OSError):
@@ -211,33 +239,42 @@ def _check_link(path: str, root: Path) -> None:
         raise StoreError("a link in it leads out of the store", why="such links are not followed")
 
 
-def _entry(place: Place, head: ResultHead) -> Entry:
+def _make_entry(place: Place, head: ResultHead) -> Entry:
     hosts = tuple(dict.fromkeys(str(row["host"]) for row in head.energies if row.get("host")))
-    energy, live, failed = head.energy, head.state == RunState.LIVE, head.failed_check
+    live, failed = head.state == RunState.LIVE, head.failed_check
+    energy = head.energy and _make_energy(head.energy["value"], head.energy["expanded"], head.energy["budget"])
     known: dict[str, Any] = {
         "name": head.name or "",
         "command": tuple(head.command),
         "labels": head.labels,
-        "hosts": hosts or _host(place.path),
+        "hosts": hosts or _read_host(place.path),
     }
     return Entry(
         **place.names(),
         **known,
-        status="broken" if failed and not live else _status(head.state, head.outcome, head.exit_code),
+        status="broken" if failed and not live else _name_status(head.state, head.outcome, head.exit_code),
         problem=word_check(failed).text if failed and not live else "",
-        workload=_workload(known, head.facts),
-        start_utc=_time(head.start_utc) or stub(place).start_utc,
-        duration_s=_number(head.duration_s),
-        energy=None if energy is None else {"value": _number(energy["value"]), "expanded": _number(energy["expanded"])},
+        workload=_name_workload(known, head.facts),
+        start_utc=_read_time(head.start_utc) or make_stub(place).start_utc,
+        duration_s=_read_number(head.duration_s),
+        energy=energy,
+        work=_choose_work(energy, head.work),
+        warnings=tuple(head.warnings),
         site=None if head.site is None else _share_site(head.site),
         estimate=head.estimate,
         outcome=head.outcome,
         exit_code=head.exit_code,
         signal=head.signal,
         twin=head.twin,
-        told=not live,
-        text=_text(place, known, head.facts),
+        is_complete=not live,
+        text=_make_text(place, known, head.facts),
     )
+
+
+def _choose_work(energy: Quantity | None, work: Mapping[str, float]) -> WorkFigure | None:
+    """Choose the kind of work that the energy is divided by in a list."""
+    kinds = [kind for kind in choose_work_kinds(work) if (_read_number(work[kind]) or 0.0) > 0]
+    return WorkFigure(kinds[0], work[kinds[0]], energy / work[kinds[0]]) if kinds and energy is not None else None
 
 
 @functools.lru_cache(maxsize=1000)
@@ -246,7 +283,7 @@ def _share_site(site: Site) -> Site:
     return site
 
 
-def _begun(place: Place, site: Site | None) -> Entry:
+def _make_begun(place: Place, site: Site | None) -> Entry:
     meta, end = read_meta(place.path), read_end(place.path) or {}
     state = read_run_state(place.path, meta)
     known: dict[str, Any] = {
@@ -264,15 +301,15 @@ def _begun(place: Place, site: Site | None) -> Entry:
         **place.names(),
         **known,
         **ended,
-        status=_status(state, end.get("outcome"), end.get("exit_code")),
-        workload=_workload(known, {}),
-        start_utc=stub(place).start_utc,
+        status=_name_status(state, end.get("outcome"), end.get("exit_code")),
+        workload=_name_workload(known, {}),
+        start_utc=make_stub(place).start_utc,
         site=restore_site((meta.get("options") or {}).get("site")) or site,
-        text=_text(place, known, {}),
+        text=_make_text(place, known, {}),
     )
 
 
-def _number(value: Any) -> float | None:
+def _read_number(value: Any) -> float | None:
     """Return a number of a file that anybody may have written. Raises ValueError, TypeError for what is none."""
     found = None if value is None else float(value)
     if found is not None and not math.isfinite(found):
@@ -280,29 +317,29 @@ def _number(value: Any) -> float | None:
     return found
 
 
-def _time(text: Any) -> str:
+def _read_time(text: Any) -> str:
     """Return a time of such a file. Raises ValueError, TypeError for what is none."""
     return dt.datetime.fromisoformat(text).astimezone(dt.UTC).isoformat(timespec="milliseconds") if text else ""
 
 
-def _host(run: Path) -> tuple[str, ...]:
+def _read_host(run: Path) -> tuple[str, ...]:
     with contextlib.suppress(StoreError):
         host = read_document(f"{run}/run.json").get("host")
         return (str(host),) if host else ()
     return ()
 
 
-def _status(state: str, outcome: object, exit_code: object) -> str:
+def _name_status(state: str, outcome: object, exit_code: object) -> str:
     if RunState(state) is not RunState.CLOSED:
         return RunState(state).value
     return "ok" if outcome == "exit" and exit_code == 0 else "failed"
 
 
-def _workload(known: dict[str, Any], facts: Mapping[str, Any]) -> str:
-    return str(known["labels"].get("workload") or facts.get("workload") or program(known["command"]))
+def _name_workload(known: dict[str, Any], facts: Mapping[str, Any]) -> str:
+    return str(known["labels"].get("workload") or facts.get("workload") or name_program(known["command"]))
 
 
-def program(command: tuple[str, ...]) -> str:
+def name_program(command: tuple[str, ...]) -> str:
     """Return what a command runs, without interpreters and paths: `train.py`, `joulelab.workloads.resnet`."""
     module = False
     for word in command:
@@ -318,8 +355,8 @@ def program(command: tuple[str, ...]) -> str:
     return command[0].rpartition("/")[2] if command else ""
 
 
-def _text(place: Place, known: dict[str, Any], facts: Mapping[str, Any]) -> str:
-    words = [place.id, place.study, known["name"], _workload(known, facts), *known["hosts"]]
+def _make_text(place: Place, known: dict[str, Any], facts: Mapping[str, Any]) -> str:
+    words = [place.id, place.study, known["name"], _name_workload(known, facts), *known["hosts"]]
     words += [f"{key}={value}" for key, value in known["labels"].items()]
     words += [str(facts.get("data", "")), shlex.join(known["command"])]
     return " ".join(words).lower()[:MOST_TEXT]

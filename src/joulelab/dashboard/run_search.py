@@ -1,4 +1,4 @@
-"""Find runs: words, filters, order, pages. Pure: a query is made of what an address says, and asked of a snapshot."""
+"""Find runs by words, filters, order and page: the query of an address, and its answer from a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from joulelab.core.errors import ConfigError
+from joulelab.dashboard.run_table import ORDERS, clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from joulelab.dashboard.index import Snapshot
     from joulelab.dashboard.run_entries import Entry
+    from joulelab.dashboard.run_table import Snapshot
 
-ORDERS = ("start", "energy", "time", "name", "status", "host")
 STATUSES = ("live", "ok", "failed", "killed", "broken", "reading")
 SIZE, MOST = 50, 500
 MOST_LETTERS, MOST_WORDS, MOST_LABELS = 400, 16, 16
@@ -139,41 +139,28 @@ def _short(text: str) -> str:
 
 def find(snapshot: Snapshot, query: Query) -> Found:
     """Return the page of runs that a query asks for."""
-    kept = list(snapshot.ordered(query.by))
-    for test in _tests(query):
-        kept = [entry for entry in kept if test(entry)]
-    within = _of_study(kept, query.study)
-    if query.rising:
-        within.reverse()
-    first = (query.page - 1) * query.size
-    return Found(within[first : first + query.size], len(within), query, len(kept) - len(within))
+    words = tuple(clean_text(word) for word in query.words.lower().split()[:MOST_WORDS])
+    study = None if query.study == ALL else clean_text(query.study)
+    page = ((query.page - 1) * query.size, query.size)
+    table = snapshot.table
+    ids, total, everything = table.find_ids(words, _list_conditions(query), study, (query.by, query.rising), page)
+    entries = [snapshot.by_id[ident] for ident in ids if ident in snapshot.by_id]
+    return Found(entries, total, query, everything - total)
 
 
-def _of_study(entries: list[Entry], study: str) -> list[Entry]:
-    return entries if study == ALL else [entry for entry in entries if entry.study == study]
-
-
-def _tests(query: Query) -> list[Callable[[Entry], bool]]:
-    tests: list[Callable[[Entry], bool]] = [_has(word) for word in query.words.lower().split()[:MOST_WORDS]]
-    if query.status:
-        tests.append(lambda e: e.status == query.status)
-    if query.host:
-        tests.append(lambda e: query.host in e.hosts)
-    if query.workload:
-        tests.append(lambda e: e.workload == query.workload)
-    if query.simulated:
-        tests.append(lambda e: bool(e.twin) == (query.simulated == "yes"))
-    if query.since:
-        tests.append(lambda e: e.start_utc[:10] >= query.since)
-    if query.until:
-        tests.append(lambda e: e.start_utc[:10] <= query.until)
-    return tests + [_labelled(label) for label in query.labels]
-
-
-def _has(word: str) -> Callable[[Entry], bool]:
-    return lambda e: word in e.text
-
-
-def _labelled(label: str) -> Callable[[Entry], bool]:
-    key, equals, value = label.partition("=")
-    return (lambda e: e.labels.get(key) == value) if equals else (lambda e: key in e.labels)
+def _list_conditions(query: Query) -> dict[str, object]:
+    """Return the filters of a query as SQL with one parameter each."""
+    given = {
+        "status = ?": query.status,
+        "workload = ?": clean_text(query.workload),
+        "simulated = ?": {"": "", "yes": True, "no": False}[query.simulated],
+        "start >= ?": query.since,
+        "start <= ?": f"{query.until}~" if query.until else "",  # after every time of that day
+    }
+    tags = [f"host {query.host}"] if query.host else []
+    tags += [f"label {label}" for label in query.labels]
+    conditions: dict[str, object] = {test: value for test, value in given.items() if value != ""}
+    for number, tag in enumerate(dict.fromkeys(map(clean_text, tags)), len(conditions) + 1):
+        # A name for each, because conditions are the keys of a dict.
+        conditions[f"key IN (SELECT t{number}.key FROM tags AS t{number} WHERE t{number}.tag = ?)"] = tag  # noqa: S608
+    return conditions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import StoreError
-from joulelab.dashboard.run_entries import Place, problem_text
+from joulelab.dashboard.run_entries import Place, word_problem
 from joulelab.study.folder import CELL, FILE, VALID_NAME, open_study
 from joulelab.study.matrix import list_simulated
 from joulelab.study.slots import State, list_claimed_slots, read_slot
@@ -80,7 +80,7 @@ class StudyLooker:
                 raise StoreError("a link that leads out of the store", why="such links are not followed")  # noqa: TRY301
             return self._told(folder, open_study(folder))
         except Exception as error:  # noqa: BLE001 one study that cannot be read must not hide the others
-            return StudyEntry(folder.name, folder, problem=problem_text(error, self._root))
+            return StudyEntry(folder.name, folder, problem=word_problem(error, self._root))
 
     def _told(self, folder: Path, study: Study) -> StudyEntry:
         data = study.data

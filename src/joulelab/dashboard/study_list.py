@@ -14,13 +14,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
 
-    from joulelab.dashboard.index import Snapshot
+    from joulelab.dashboard.run_table import Snapshot
     from joulelab.dashboard.studies import StudyEntry
-
-WIDTHS = Html(
-    '<colgroup><col class="c-name"><col class="c-status"><col class="c-slots"><col class="c-bar"><col class="c-knobs">'
-    '<col class="c-start"></colgroup>'
-)
 
 
 def studies_page(snapshot: Snapshot, *, token: bool, now: dt.datetime) -> str:
@@ -39,12 +34,12 @@ def study_list(studies: Sequence[StudyEntry], now: dt.datetime) -> Html:
     head = tag("tr", *(tag("th", h, scope="col") if h else tag("td") for h in heads))
     ordered = sorted(studies, key=lambda s: (s.status != "live", [-ord(c) for c in s.created_utc]))
     rows = tag("tbody", *(_study_row(study, now) for study in ordered))
-    return list_table("Studies", WIDTHS, head, rows)
+    return list_table("Studies", head, rows)
 
 
 def _study_row(study: StudyEntry, now: dt.datetime) -> Html:
     badge = tag("span", WORDS.get(study.status, study.status), class_=BADGES[study.status])
-    twin = tag("span", "simulated", class_="badge warn", title=short(f"twin {', '.join(study.twins)}"))
+    twin = tag("span", "simulated", class_="badge", title=short(f"twin {', '.join(study.twins)}"))
     knobs = ", ".join(f"{short(name, 40)} x {count}" for name, count in study.knobs.items())
     settled = sum(study.slots.get(state, 0) for state in ("done", "failed", "refused"))
     bar = (

@@ -1,46 +1,85 @@
-// What the lists do by themselves: search while typing, renew, pick runs, keys. Without scripts the same are forms and links.
+// Lists: search while typing, renew, select runs and add them up, keys. Without scripts the same are forms and links.
 (() => {
 'use strict';
 
-const RENEW_MS = 2000, TYPING_MS = 140, KEY = 'joulelab-picked';
+const RENEW_MS = 2000, TYPING_MS = 140, KEY = 'joulelab-selected';
 const list = document.getElementById('list');
 if (!list) return;
 document.documentElement.classList.add('scripted');
 const filters = document.getElementById('filters');
-const bar = document.getElementById('picked');
-const most = bar ? Number(bar.dataset.most) : 0;
+const bar = document.getElementById('selection');
+const most = bar ? Number(bar.dataset.summed) : 0;
+const mostCompared = bar ? Number(bar.dataset.compared) : 0;
 let asked = 0;       // requests are numbered: an answer that comes late is not shown
 const choices = new Map();
 let at = null;       // the row that keys are at, by its run
 let lost = 0;
 let shown = '';      // the list as the server wrote it: what the browser made of it may differ
 
-// Picked runs stay over pages and searches, in this tab.
-const picked = new Set(read());
-function read() {
+// Selected runs stay selected on other pages and searches, in this tab.
+const selected = new Set(readSelection());
+function readSelection() {
   try { return JSON.parse(sessionStorage.getItem(KEY) || '[]').filter(id => typeof id === 'string'); } catch (e) { return []; }
 }
-function keep() {
-  try { sessionStorage.setItem(KEY, JSON.stringify([...picked])); } catch (e) { /* for this page only */ }
+function storeSelection() {
+  try { sessionStorage.setItem(KEY, JSON.stringify([...selected])); } catch (e) { /* for this page only */ }
 }
 
-function showPicked() {
+function boxes() { return [...list.querySelectorAll('input[name="run"]')]; }
+
+function showSelection() {
   if (!bar) return;
-  for (const box of list.querySelectorAll('input[name="run"]')) {
-    box.checked = picked.has(box.value);
-    box.disabled = !box.checked && picked.size >= most;
+  for (const box of boxes()) {
+    box.checked = selected.has(box.value);
+    box.disabled = !box.checked && selected.size >= most;
   }
-  const count = document.getElementById('picked-count');
-  const words = picked.size ? `${picked.size} picked${picked.size < 2 ? ', one more to compare' : ''}` : `Pick 2 to ${most} runs to compare them.`;
+  const all = document.getElementById('select-all');
+  if (all) {
+    all.hidden = false;
+    all.checked = boxes().length > 0 && boxes().every(box => box.checked);
+    all.indeterminate = !all.checked && boxes().some(box => box.checked);
+  }
+  const count = document.getElementById('selected-count');
+  const many = selected.size === 1 ? '1 run selected' : `${selected.size} runs selected`;
+  const words = !selected.size ? 'Select runs to add them up or to compare them.'
+    : selected.size > mostCompared ? `${many}; at most ${mostCompared} can be compared` : many;
   if (count.textContent !== words) count.textContent = words;
-  bar.classList.toggle('some', picked.size > 0);
-  bar.querySelector('.primary').disabled = picked.size < 2;
-  bar.querySelector('.unpick').hidden = !picked.size;
+  bar.classList.toggle('some', selected.size > 0);
+  bar.querySelector('.primary').disabled = selected.size < 2 || selected.size > mostCompared;
+  bar.querySelector('.clear-selection').hidden = !selected.size;
+  bar.querySelector('.sums').hidden = true;
+  addUp();
+}
+
+let summed = '';  // the selection whose sums are shown or on their way
+async function addUp() {
+  const query = new URLSearchParams([...selected].map(id => ['run', id])).toString();
+  if (query === summed) return;
+  summed = query;
+  const sums = document.getElementById('sums');
+  if (!query) { sums.replaceChildren(); return; }
+  let lines;
+  try {
+    const answer = await fetch(`/api/sums?${query}`);
+    const data = await answer.json();
+    lines = answer.ok ? data.lines : [['sum', data.error]];
+  } catch (gone) { lines = [['sum', 'the server does not answer']]; }
+  if (query !== summed) return;
+  sums.replaceChildren(...lines.flatMap(line => line.map((text, k) => {
+    const part = document.createElement(k ? 'dd' : 'dt');
+    part.textContent = text;
+    return part;
+  })));
+}
+
+function select(box) {
+  if (box.checked && selected.size < most) selected.add(box.value);
+  if (!box.checked) selected.delete(box.value);
 }
 
 function compare() {
-  if (picked.size < 2) return;
-  location.href = '/compare?' + new URLSearchParams([...picked].map(id => ['run', id]));
+  if (selected.size < 2 || selected.size > mostCompared) return;
+  location.href = '/compare?' + new URLSearchParams([...selected].map(id => ['run', id]));
 }
 
 function rows() { return [...list.querySelectorAll('tbody tr[data-run]')]; }
@@ -49,7 +88,7 @@ function mark() {
   for (const row of rows()) row.classList.toggle('at', row.dataset.run === at);
 }
 
-/** Put the answer's list where ours stands; focus, picks and the marked row stay. */
+/** Put the answer's list where ours stands; focus, selection and the marked row stay. */
 function show(text, user) {
   const fresh = new DOMParser().parseFromString(text, 'text/html');
   const next = fresh.getElementById('list');
@@ -70,7 +109,7 @@ function show(text, user) {
       const twin = row && row.querySelector(kind === 'INPUT' ? 'input' : 'a.open');
       if (twin) twin.focus({preventScroll: true});
     }
-    showPicked();
+    showSelection();
     mark();
   }
   if (filters) renewFilters(fresh);
@@ -147,15 +186,17 @@ function set(name, value) {
 addEventListener('popstate', () => location.reload());
 
 list.addEventListener('change', event => {
-  if (event.target.name !== 'run') return;
-  if (event.target.checked) picked.add(event.target.value); else picked.delete(event.target.value);
-  keep();
-  showPicked();
+  if (event.target.id === 'select-all') {
+    for (const box of boxes()) { box.checked = event.target.checked; select(box); }
+  } else if (event.target.name === 'run') select(event.target);
+  else return;
+  storeSelection();
+  showSelection();
 });
 
 if (bar) {
   bar.addEventListener('submit', event => { event.preventDefault(); compare(); });
-  bar.querySelector('.unpick').addEventListener('click', () => { picked.clear(); keep(); showPicked(); });
+  bar.querySelector('.clear-selection').addEventListener('click', () => { selected.clear(); storeSelection(); showSelection(); });
 }
 
 function step(by) {
@@ -200,6 +241,6 @@ async function renew() {
 
 shown = list.innerHTML;
 if (filters) for (const select of filters.querySelectorAll('select')) choices.set(select, select.innerHTML);
-showPicked();
+showSelection();
 setTimeout(renew, RENEW_MS);
 })();

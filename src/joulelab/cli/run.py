@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from joulelab.cli.output import describe_error, measure_terminal, print_blocks, shorten_path, write_file
-from joulelab.cli.parameters import UsageError, add_run_options, format_examples, name_run
+from joulelab.cli.parameters import Duration, UsageError, add_run_options, format_examples, name_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ EXAMPLES = format_examples(
     "joulelab run train.ipynb epochs=3 --pause 10s",
 )
 # Modules that print the result; loaded while the command runs.
-PRINTING_MODULES = ("joulelab.analysis.results_file", "joulelab.report.run_tables")
+PRINTING_MODULES = ("joulelab.analysis.results_file", "joulelab.report.run_summary")
 
 
 class ResultExtra(Protocol):
@@ -48,11 +48,13 @@ class ResultExtra(Protocol):
 
 @click.command("run", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 @add_run_options
+@click.option("--live", type=Duration(1.0), help="Print power and energy so far this often, on standard error.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
 def command(words: tuple[str, ...], **given: Any) -> None:
     """Measure the energy of a command or a notebook.
 
-    The command's input, output, signals and exit code stay the same. The result is printed on standard error.
+    The command's input, output, signals and exit code stay the same. While it runs, the title of the terminal shows
+    power and energy so far (not with -q). The result is printed on standard error.
 
     Options of a notebook follow its name: NAME=VALUE sets a parameter, --pause TIME waits between cells, --out FILE
     writes a copy with outputs, --kernel NAME chooses the kernel.
@@ -68,6 +70,7 @@ def run_and_exit(
     as_json: bool,
     output: Path | None,
     quiet: bool,
+    live: float | None = None,
     caps: Sequence[CapRequest] = (),
     companion: Companion | None = None,
     extra: ResultExtra | None = None,
@@ -85,20 +88,31 @@ def run_and_exit(
         _become_command(words)
     recorder = _start_recorder()
     try:
+        from joulelab.cli.live_line import MODULES, LiveLine, can_show_title
         from joulelab.run.run_command import run_command
         from joulelab.run.signal_forwarding import SignalBox
         from joulelab.run.workload_process import exit_like_workload, strip_own_locale
 
         options = _make_options(**given)
         needs = PRINTING_MODULES if extra is None else (*PRINTING_MODULES, *extra.needs)
-        options = replace(options, caps=tuple(caps), labels={**labels, **options.labels}, preload=needs)
+        display = LiveLine(has_title=not quiet and can_show_title(2, os.environ), every_s=live)
+        options = replace(options, caps=tuple(caps), labels={**labels, **options.labels}, preload=(*MODULES, *needs))
         environ = strip_own_locale(os.environ)
         with SignalBox() as signals:
             outcome = run_command(
-                words, options, environ, warn=_warn, signals=signals, recorder=recorder, companion=companion
+                words,
+                options,
+                environ,
+                warn=_warn,
+                signals=signals,
+                recorder=recorder,
+                companion=companion,
+                display=display,
             )
             try:
                 with signals.interruptible():
+                    if display.problem:
+                        _warn(f"power and energy were not shown while it ran ({display.problem})")
                     _print_outcome(outcome, as_json=as_json, output=output, quiet=quiet, extra=extra)
             except KeyboardInterrupt:
                 _warn(f"interrupted; the record is complete: joulelab show {outcome.run or ''}")
@@ -106,6 +120,7 @@ def run_and_exit(
                 reason = f"{type(error).__name__}: {error}"
                 _warn(f"the result cannot be shown ({reason}); joulelab show {outcome.run or ''}")
             finally:
+                display.end()  # once more: a terminal that was stopped by Ctrl-S takes its title now
                 exit_like_workload(outcome.exit_code, outcome.signal)
     finally:  # reached only if the command could not be tried
         if recorder is not None:

@@ -6,6 +6,7 @@ lines, or with all of them in one sentence (`write_headline`); `run_tables.py` h
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from dataclasses import replace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from joulelab.report.run_rows import EnergyRow, PhaseRow
 
 MOST_NOTES = 3
+MOST_COMMAND_LINES = 3  # a longer command is cut
 MOST_WORK_LINES = 2
 MOST_KINDS = 3  # of work, in a table
 MOST_PHASE_ROWS = 5  # below the devices; `--all` has the others
@@ -122,7 +124,7 @@ def list_answer_facts(
     With `has_hint`, one line says how to set a site if none is set; with `every`, all work and all facts are listed.
     """
     end = f" · {fmt.format_duration(result.duration_s)} · {name_ending(result)}"
-    room = max(width - LABEL_WIDTH - 1 - len(end), 20)
+    room = max(MOST_COMMAND_LINES * (width - LABEL_WIDTH - 1) - len(end), 20)
     title = fmt.shorten_end(shlex.join(result.command), room)
     lines = [("joulelab", f"{title}{end}")]
     if result.twin:
@@ -158,9 +160,7 @@ def format_energy(energy: Quantity, *, estimate: bool = False, why: str = fmt.AC
     """Return an energy with its interval, also in percent: in kWh from 0.1 kWh up, else in joules."""
     if not energy.is_resolved:
         return fmt.word_unresolved(energy)
-    factor, unit = (
-        (J_PER_KWH, "kWh") if abs(energy.value) >= WORTH_KWH * J_PER_KWH else fmt.choose_scale([energy.value], "J")
-    )
+    factor, unit = choose_energy_unit(energy.value)
     notes = [fmt.format_relative(energy) if energy.expanded is not None else why, "estimate" if estimate else ""]
     text = fmt.mark_figure(
         fmt.format_number(energy.value / factor)
@@ -170,6 +170,22 @@ def format_energy(energy: Quantity, *, estimate: bool = False, why: str = fmt.AC
         estimate=estimate,
     )
     return f"{text} ({', '.join(note for note in notes if note)})"
+
+
+def choose_energy_unit(joules: float) -> tuple[float, str]:
+    """Return divisor and unit of an energy: kWh from 0.1 kWh up, else joules with a prefix."""
+    return (J_PER_KWH, "kWh") if abs(joules) >= WORTH_KWH * J_PER_KWH else fmt.choose_scale([joules], "J")
+
+
+def write_live_figures(now_w: float, energy: Quantity | None, elapsed_s: float, *, estimate: bool = False) -> str:
+    """Return power now, energy so far (None = not known) and time in one short line: `4.87 kW · 0.31 kWh · 200 s`."""
+    parts = [fmt.format_rough(now_w, "W") if math.isfinite(now_w) else "no reading"]
+    if energy is not None and energy.is_resolved:
+        factor, unit = choose_energy_unit(energy.value)
+        wide = None if energy.expanded is None else energy.expanded / factor
+        parts.append(f"{fmt.format_value(energy.value / factor, wide)} {unit}")
+    marked = [f"~{part}" if estimate and part[0].isdigit() else part for part in parts]
+    return " · ".join([*marked, fmt.format_rough_duration(max(elapsed_s, 0.0))])
 
 
 def explain_no_energy(result: Result) -> str:
@@ -194,6 +210,8 @@ def name_ending(result: Result) -> str:
         return f"killed by {SIGNALS.get(result.signal or 0, f'signal {result.signal}')}{where}"
     words = {"not-started": "could not be started", "interrupted": "interrupted before it began"}
     words |= {"live": "still running", "killed": "joulelab was killed"}
+    if result.outcome == "imported" and "origin" in result.labels:
+        return f"from {result.labels['origin']}"
     return words.get(result.outcome, result.outcome)
 
 
@@ -204,12 +222,15 @@ def describe_coverage(result: Result) -> str:
         return ""
     counts: dict[str, int] = {}
     for scope in whole.scopes:
-        counts[find_family(scope)] = counts.get(find_family(scope), 0) + 1
+        family = find_family(scope)
+        # A scope of all devices of a kind has no number: how many there are is not known.
+        counts[family] = counts.get(family, 0) + (0 if family in PARTS and scope == family else 1)
     names = [_name_family(family, count) for family, count in counts.items()]
     hosts = f" on {len(set(whole.hosts))} nodes" if len(set(whole.hosts)) > 1 else ""
     if not any(family in NODE_WHOLES for family in counts):
         if set(counts) == {"gpu"}:
-            return f"GPUs only ({counts['gpu']}){hosts}: no meter for the rest of the node"
+            number = f" ({counts['gpu']})" if counts["gpu"] else ""
+            return f"GPUs only{number}{hosts}: no meter for the rest of the node"
         return f"{', '.join(names)}{hosts}; nothing measures the rest of the node"
     return f"{', '.join(names)}{hosts}"
 
@@ -220,7 +241,7 @@ def _name_family(family: str, count: int) -> str:
     if family == "dram":
         return "memory"
     name = PARTS.get(family, family)
-    return f"{count} {name}{'s' if count > 1 else ''}"
+    return f"{count} {name}{'s' if count > 1 else ''}" if count else f"{name}s"
 
 
 # Work and facts --------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from joulelab.core.clock import NEVER_NS, NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, WorkloadError
@@ -102,6 +102,19 @@ class RunOutcome:
         return self.kind in ("exit", "signal")
 
 
+class LiveDisplay(Protocol):
+    """Define what shows a run on the terminal while its workload runs; nothing here may raise."""
+
+    def begin(self, run: Path) -> None:
+        """Begin, just after the start of the workload, and return at once."""
+
+    def set_aside(self) -> contextlib.AbstractContextManager[None]:
+        """Leave the terminal as it was found, in a block: this process is stopped in it."""
+
+    def end(self) -> None:
+        """End, just after the end of the workload."""
+
+
 def prepare_run(
     options: RunOptions,
     environ: Mapping[str, str],
@@ -147,18 +160,19 @@ def run_command(
     signals: SignalBox,
     recorder: ChildProcess | None = None,
     companion: Companion | None = None,
+    display: LiveDisplay | None = None,
 ) -> RunOutcome:
     """Run a command and record it. Main thread only.
 
     `signals` must be open; keep it open until the process exits, so that a late signal cannot change the exit code.
-    `recorder` is a recorder process that was started early. `companion` works beside the workload. If caps are
-    refused, the command does not start.
+    `recorder` is a recorder process that was started early. `companion` works beside the workload, `display` shows it
+    on the terminal. If caps are refused, the command does not start.
     """
     recording = RunRecording(options, argv, environ)
     for problem in recording.problems:
         with contextlib.suppress(Exception):  # a message that cannot be printed stops nothing
             warn(f"not recorded: {problem}")
-    supervisor = _Supervisor(argv, environ, recording, signals, companion)
+    supervisor = _Supervisor(argv, environ, recording, signals, companion, display)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
@@ -186,12 +200,14 @@ class _Supervisor:
         recording: RunRecording,
         signals: SignalBox,
         companion: Companion | None,
+        display: LiveDisplay | None,
     ) -> None:
         self.argv = argv
         self.environ = environ
         self.recording = recording
         self.signals = signals
         self.companion = companion
+        self.display = display
         self.caps = RunCaps(recording.options.caps, environ, recording, guarded=companion is not None)
         self.witness = GroupWitness()
         self.forwarder = SignalForwarder(self._send, self._has_group_signal)
@@ -286,10 +302,15 @@ class _Supervisor:
             self._preload_ns = self.outcome.start_ns + PRELOAD_NS
         if self.companion is not None:
             self.companion.begin(self.recording, self.caps)
+        if self.display is not None and self.recording.run is not None:
+            with contextlib.suppress(RuntimeError):  # no further thread can be started
+                self.display.begin(self.recording.run)
         try:
             self.wait(lambda: self.end is not None, NEVER_NS)
             self._note_end()
         finally:
+            if self.display is not None:
+                self.display.end()
             if self.companion is not None:
                 self.companion.end()
 
@@ -393,7 +414,8 @@ class _Supervisor:
             self._preload_ns = NEVER_NS
             self.signals.take()  # they were meant for the workload, such as the Ctrl-C that ended it
         elif stopped in STOP_SIGNALS and is_stopped(self.pid):
-            stop_like_workload(stopped)
+            with contextlib.nullcontext() if self.display is None else self.display.set_aside():
+                stop_like_workload(stopped)
 
     def _handle_signal(self, arrived: ArrivedSignal) -> None:
         number = arrived.number

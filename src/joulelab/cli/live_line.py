@@ -1,0 +1,239 @@
+"""Show power and energy while `joulelab run` runs: in the title of the terminal, and as lines if they are asked for.
+
+The workload owns the screen. Without a pty in between, the position of its cursor is unknown, so a line that is drawn
+there could overwrite its output (docs/decisions/0027). A title changes no cell of the screen, and tmux shows it in its
+status line. It is changed only while
+
+- our process group has the terminal: a shell or another job keeps its own title;
+- the terminal echoes lines: editors, debuggers, password prompts and full-screen programs are not disturbed;
+- the terminal takes output at once: nothing is inserted into a flood of output, or while Ctrl-S is in force.
+
+The original title is restored at the end and while the command is stopped. A failure here ends the title, not the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from joulelab.cli.watch_terminal import can_write_unicode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from joulelab.core.quantity import Quantity
+    from joulelab.report.watch.watched_run import RunWatch, WatchView
+
+# Terminals that are known to take a title; another one might print it. Names of TERM begin with these.
+TITLED_TERMINALS = (
+    "alacritty", "contour", "foot", "ghostty", "gnome", "iterm", "kitty", "konsole", "mintty", "mlterm", "putty", "rio",
+    "rxvt", "screen", "st-", "tmux", "vte", "wezterm", "xterm",
+)  # fmt: skip
+# XTWINOPS: save and restore the titles of window and tab. A terminal without this gets an empty title: its own one.
+SAVE_TITLE, RESTORE_TITLE = "\x1b[22;0t", "\x1b]0;\x07\x1b[23;0t"
+FIRST_S = 2.0  # the modules that this needs are being imported before
+EVERY_S = 3.0
+ENERGY_SHARE = 0.0005  # of one core, for the energies; between two of them, power is integrated
+LONGEST_S = 60.0  # time over which one power is integrated; after a longer pause the next energy is waited for
+SHARE = 0.003  # of one core, for the rest: on a node with very many meters, the title changes less often
+TRIES = 3  # a file that is just being created may fail to be read once or twice
+MOST_NAME = 30  # letters of the command after the figures
+LOCK_S = 0.2  # longest wait for a terminal that does not take a title just now
+MODULES = ("joulelab.report.run_summary", "joulelab.report.watch.watched_run", "joulelab.analysis.live_energy")
+
+
+class TerminalTitle:
+    """Own the title of a terminal: `show` a text, `restore` the original one. Neither raises."""
+
+    def __init__(self, fd: int = 2) -> None:
+        self._fd = fd
+        self._is_saved = self._is_closed = False
+        self._lock = threading.Lock()
+
+    def show(self, text: str) -> None:
+        """Set the title, if this disturbs nobody now."""
+        with self._lock:
+            if not self._is_closed and is_terminal_free(self._fd):
+                start = "" if self._is_saved else SAVE_TITLE
+                self._is_saved = True
+                self._write(f"{start}\x1b]0;{text}\x07")
+
+    def restore(self) -> None:
+        """Restore the original title for good."""
+        self._is_closed = True
+        with self.set_aside():
+            pass
+
+    @contextlib.contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Restore the original title in a block, such as the time for which this process is stopped."""
+        has_lock = self._lock.acquire(timeout=LOCK_S)
+        try:
+            if has_lock and self._is_saved and _is_writable(self._fd, LOCK_S):
+                self._is_saved = False
+                self._write(RESTORE_TITLE)
+            yield
+        finally:
+            if has_lock:
+                self._lock.release()
+
+    def _write(self, text: str) -> None:
+        # One write: the kernel lets no other process write to the terminal in the middle of it.
+        with contextlib.suppress(OSError), _block_background_stop():
+            os.write(self._fd, text.encode(errors="replace"))
+
+
+class LiveLine:
+    """Show the figures of a run in a thread while its workload runs; `problem` is the reason why it ended early.
+
+    `has_title` sets the title of the terminal; `every_s` is the time between lines on standard error, None for none.
+    """
+
+    def __init__(self, *, has_title: bool, every_s: float | None = None, fd: int = 2) -> None:
+        self.problem = ""
+        self.spent_s = 0.0
+        self._title = TerminalTitle(fd) if has_title else None
+        self._fd, self._every_s = fd, every_s
+        self._over = threading.Event()
+        self._due_s = 0.0
+        self._known_s = self._reached_s = self._later_j = 0.0
+
+    def begin(self, run: Path) -> None:
+        """Start the thread, just after the start of the workload."""
+        if self._title is not None or self._every_s is not None:
+            threading.Thread(target=self._show_figures, args=(run,), name="joulelab-live-line", daemon=True).start()
+
+    def set_aside(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which the terminal has its original title."""
+        return contextlib.nullcontext() if self._title is None else self._title.set_aside()
+
+    def end(self) -> None:
+        """Show nothing any more, and restore the title."""
+        self._over.set()
+        if self._title is not None:
+            self._title.restore()
+
+    def _show_figures(self, run: Path) -> None:
+        if self._over.wait(FIRST_S):
+            return
+        try:
+            from joulelab.report.watch.watched_run import RunWatch
+
+            self._due_s = time.monotonic() + (self._every_s or 0.0) - FIRST_S
+            with contextlib.closing(RunWatch(run, EVERY_S, share=ENERGY_SHARE, with_phases=False)) as watched:
+                self._follow(watched)
+        except Exception as error:  # noqa: BLE001 - the command goes on
+            self.problem = f"{type(error).__name__}: {error}"
+            self.end()
+
+    def _follow(self, watched: RunWatch) -> None:
+        failed, is_first = 0, True  # the first read takes everything from the start
+        while not self._over.is_set():
+            began, energies_s = time.thread_time(), watched.energies.spent_s
+            try:
+                self._show(watched.read())
+                failed = 0
+            except Exception:
+                failed += 1
+                if failed == TRIES:
+                    raise
+            cost_s = time.thread_time() - began
+            self.spent_s += cost_s
+            cost_s -= watched.energies.spent_s - energies_s  # they have a limit of their own
+            self._over.wait(EVERY_S if is_first else max(EVERY_S, cost_s / SHARE))
+            is_first = False
+
+    def _show(self, view: WatchView) -> None:
+        from joulelab.report.run_summary import write_live_figures
+
+        if not view.rows or view.elapsed_s is None:
+            return  # nothing is measured, or not yet
+        energy = self._add_later_energy(view, view.elapsed_s)
+        figures = write_live_figures(view.now_w, energy, view.elapsed_s, estimate=view.estimate)
+        if not can_write_unicode(sys.stderr):
+            figures = figures.replace(" · ", ", ").encode("ascii", "replace").decode()
+        if self._title is not None:
+            self._title.show(f"{figures} - {_name_run(view)}")
+        if self._every_s is not None and time.monotonic() >= self._due_s:
+            self._due_s = max(self._due_s + self._every_s, time.monotonic())
+            write_own_line(self._fd, f"joulelab: {figures}")
+
+    def _add_later_energy(self, view: WatchView, elapsed_s: float) -> Quantity | None:
+        """Return the energy up to now: the last known one and the power since then; None if a part is not known."""
+        if view.energy_s != self._known_s:
+            self._known_s = self._reached_s = view.energy_s
+            self._later_j = 0.0
+        since_s, self._reached_s = elapsed_s - self._reached_s, elapsed_s
+        if not 0 <= since_s <= LONGEST_S:
+            self._later_j = math.nan
+        self._later_j += view.now_w * since_s
+        if view.energy is None or not view.energy.value > 0 or math.isnan(self._later_j):
+            return None
+        return view.energy * (1 + self._later_j / view.energy.value)
+
+
+def _name_run(view: WatchView) -> str:
+    from joulelab.core.text import escape_unprintable
+    from joulelab.report.format import shorten_end
+
+    return shorten_end(escape_unprintable(view.name or view.command), MOST_NAME)
+
+
+def can_show_title(fd: int, environ: Mapping[str, str]) -> bool:
+    """Return whether a file is our own terminal, of a kind that takes a title."""
+    try:
+        is_ours = os.isatty(fd) and os.get_blocking(fd) and os.tcgetpgrp(fd) > 0
+    except OSError:
+        return False
+    return is_ours and environ.get("TERM", "").startswith(TITLED_TERMINALS)
+
+
+def is_terminal_free(fd: int) -> bool:
+    """Return whether nobody else needs the terminal: we are in the foreground, no program edits, nothing is queued."""
+    import termios
+
+    try:
+        modes = termios.tcgetattr(fd)[3]
+        is_plain = bool(modes & termios.ICANON) and bool(modes & termios.ECHO)
+        return is_plain and os.tcgetpgrp(fd) == os.getpgrp() and _is_writable(fd, 0.0)
+    except (OSError, termios.error):
+        return False
+
+
+def write_own_line(fd: int, text: str) -> None:
+    """Write a line that begins in the first column, wherever the cursor is. Raises OSError if the file is gone.
+
+    Blanks up to the last column wrap to the next row unless the cursor is in the first column; the text overwrites
+    them. So a progress bar stays as it is, and goes on below.
+    """
+    if os.isatty(fd):
+        if not is_terminal_free(fd):
+            return
+        width = os.get_terminal_size(fd).columns
+        text = f"{' ' * (width - 1)}\r{text[: width - 1]}\x1b[K"
+    with _block_background_stop():
+        os.write(fd, f"{text}\n".encode(errors="replace"))
+
+
+def _is_writable(fd: int, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return any(found & select.POLLOUT for _, found in poll.poll(round(within_s * 1000)))
+
+
+@contextlib.contextmanager
+def _block_background_stop() -> Iterator[None]:
+    """Block the signal that stops a process which writes in the background (`stty tostop`)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

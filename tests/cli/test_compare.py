@@ -34,7 +34,7 @@ def test_facts_cut_no_figure(call: Call, runs: Path, monkeypatch: pytest.MonkeyP
     assert max(map(len, table)) <= 80
     assert "form of cifar-10" in text
     assert "form of xray" in text
-    assert "123 457" in text
+    assert "123,457" in text
     figures = [line for line in table if " ± " in line]
     assert figures
     assert all(line.endswith(("J", "W", "%")) for line in figures)

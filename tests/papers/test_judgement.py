@@ -234,7 +234,7 @@ def test_markdown_and_latex_have_the_same_rows() -> None:
     ):
         assert part in markdown, part
         assert part in latex, part
-    assert r"$4750 \pm 48$ W" in latex
+    assert r"$4{,}750 \pm 50$ W" in latex
     assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 7
 
 

@@ -84,7 +84,7 @@ def list_source_facts(result: Result) -> list[tuple[str, str]]:
     overhead = f", times PUE {fmt.format_plain(site.pue)}" if site.pue != 1 else ""
     basis = f"{energy} kWh{f' of {parts}' if parts else ''}{overhead}"
     facts = []
-    if footprint.cost is not None:
+    if footprint.cost is not None and site.price is not None:
         cost = format_cost(footprint.cost, site.currency, has_interval=True)
         facts.append(("cost", f"{cost}: {basis}, {fmt.format_plain(site.price)} {site.currency}/kWh"))
     if footprint.co2e_kg is not None:

@@ -140,6 +140,7 @@ def make_matrix_table(summary: StudySummary, cells: Sequence[CellMetrics]) -> Ta
     is_several = any(not has_one_cell(summary, line) for line in summary.lines)
     references = {line.reference for line in summary.lines} if is_several else set()
     columns: list[FilledColumn] = [*_list_knob_columns(summary, cells, references)]
+    label_count = len(columns)
     if len({c.n for c in summary.cells}) > 1:
         columns.append((Column("n"), tuple(c.n for c in cells)))
     energies = [energy for energy, _ in means]
@@ -156,7 +157,7 @@ def make_matrix_table(summary: StudySummary, cells: Sequence[CellMetrics]) -> Ta
         columns.append((Column("energy\ngain", "%", is_share=True), gains))
     whole = "\nof a run" if per else ""  # the energy is per unit of work then
     for column, values in list_footprint_columns(cells):
-        columns.append((replace(column, name=f"{column.name}{whole}", is_optional=True), values))
+        columns.append((replace(column, name=f"{column.name}{whole}"), values))
     limited = {limit.name for goal in summary.goals for limit in goal.quality}
     columns += [
         (replace(column, is_optional=column.name not in limited), values)
@@ -167,7 +168,7 @@ def make_matrix_table(summary: StudySummary, cells: Sequence[CellMetrics]) -> Ta
     if any(bests[c.key] for c in cells):
         columns.append((Column("best for", align="left"), tuple(_name_goals(bests[c.key], c.key) for c in cells)))
     styles = ["best" if any(b.cell == c.key for b in bests[c.key]) else "" for c in cells]
-    return join_columns(columns, styles=styles)
+    return replace(join_columns(columns, styles=styles), label_count=label_count)
 
 
 def _list_knob_columns(

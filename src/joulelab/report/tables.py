@@ -40,7 +40,7 @@ INLINE_STYLE = "text-align:{};padding:1px 8px;white-space:nowrap;{}"
 MARKDOWN_SIGN = re.compile(
     r"[\\`*|~{]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|\[(?=[^\]]*\][(\[:])|^[#>]"
 )
-FIGURE_PAIR = re.compile(r"([-+]?\d[\d.,]*) ± ((?:< ?|\$<\$ ?)?(?:\d[\d.,]*|\?))")  # in a text for LaTeX
+FIGURE_PAIR = re.compile(r"([-+]?\d(?:[\d.,]*\d)?) ± (\d(?:[\d.,]*\d)?|\?)")
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "%": r"\%",
@@ -450,7 +450,7 @@ def escape_latex(text: str) -> str:
 
 
 def _write_pair(figure: re.Match[str]) -> str:
-    value, width = (part.replace(",", "{,}").replace("$", "") for part in figure.groups())
+    value, width = (part.replace(",", "{,}") for part in figure.groups())
     return rf"${value} \pm {width}$"
 
 

@@ -109,7 +109,7 @@ def test_every_cell_has_its_estimate_and_how_wrong_it_is(report: Report, summary
     assert re.search(r"2\.00 ± 0\.04 to 4\.00 ± 0\.08 .*\b2 cells.*\b8 ", " ".join(text.split()))
     assert "2.00 ± 0.04 to 4.00" in _part(report, "best")  # it stands at the top too
     row = Reader(text).row("cap=260 W gpus=8")
-    assert row[1:] == ["2000", "200.0", "50.0 ± 1.0", "4.000 ± 0.080", "gpu"]
+    assert row[1:] == ["2,000", "200.0", "50.0 ± 1.0", "4.00 ± 0.08", "gpu"]
     assert "unknown" in describe_estimates([], summary).lower()
     assert "joulelab.toml" in describe_estimates([], summary)
 

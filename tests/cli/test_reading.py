@@ -62,7 +62,7 @@ def test_ls_and_compare_show_the_data(call: Call, runs: Path) -> None:
 
 def test_ls_shows_the_last_runs(call: Call, runs: Path) -> None:
     assert json.loads(call("ls", "--json").stdout) == []
-    assert call("ls").output.count("\n") == 1
+    assert call("ls").output.endswith("Make one:\n-> joulelab run -- CMD\n")
     for _ in range(3):
         make_run(runs, gpus=0, cpus=0)
     assert len(json.loads(call("ls", "-n", "2", "--json").stdout)) == 2

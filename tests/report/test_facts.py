@@ -214,7 +214,7 @@ def test_odd_facts_break_nothing(runs: Path) -> None:
     assert r"\x1b]0;owned\x07\x1b[31m\nnext" in text
     assert len(text) < 6000
     assert "quality    lost nan" in text
-    assert "quality: lost: not a number" in text
+    assert "quality: lost is not a number" in text
     assert load_result(run).to_json()["facts"]["long"] == ODD["long"]
     assert result.facts["bytes"] == "\\udc80x"
     assert result.facts["big"] == str(10**400)

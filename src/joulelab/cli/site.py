@@ -40,7 +40,7 @@ ENERGY_J = 3.6e6
 )
 @click.option("--source", metavar="TEXT", help="Source of your own intensity.")
 @click.option("--price", metavar="PRICE", help="Price of a kWh: 0.30EUR, 30ct, 95EUR/MWh.")
-@click.option("--pue", type=float, metavar="PUE", help="Power of the building by that of its computers: 1.2.")
+@click.option("--pue", type=float, metavar="PUE", help="Power of the building divided by that of its computers: 1.2.")
 @click.option("--list", "listed", is_flag=True, help="List the zones, or those that contain TEXT.")
 @click.option("--remove", is_flag=True, help="Remove the site.")
 @click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="Write this file.  [default: your own]")

@@ -150,7 +150,7 @@ HIDDEN_OPTIONS = hide_options(
     "written",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Only write a study file, for joulelab study run FILE and for what has no option here.",
+    help="Only write a study file, to edit and to run with `joulelab study run FILE`.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @click.option("--report", "only_report", is_flag=True, help="Only print the results so far.")

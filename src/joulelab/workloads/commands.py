@@ -110,12 +110,12 @@ def run_command(
 @click.argument("to", metavar="TO", type=click.Path(path_type=Path))
 @click.option("--without", multiple=True, metavar="COUNTRY", help="Leave a country out, too; repeatable.")
 @click.option("--luxembourg", is_flag=True, help="Keep Luxembourg (lu), which the study left out.")
-@click.option("--seed", default=0, show_default=True, help="Decides which X-rays are for validation.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random choice of X-rays for validation.")
 @json_option
 def split_command(
     kind: str, folder: Path, to: Path, without: tuple[str, ...], luxembourg: bool, seed: int, as_json: bool
 ) -> None:
-    """Make the tables of the HoreKa study of the data that Kaggle has.
+    """Split the data of Kaggle into the tables of the HoreKa study.
 
     FROM is the Western Europe Power Consumption Dataset (de.csv, fr.csv, ...) or COVIDx CXR-2 (train.txt, train, ...).
     TO is a new folder for train.csv, valid.csv and test.csv. X-rays for validation are drawn by image, not by patient.

@@ -56,9 +56,9 @@ def check(spec: str, as_json: bool) -> None:
 )
 @click.argument("spec", metavar="em:ZONE")
 @click.option("--to", "file", type=click.Path(path_type=Path), required=True, metavar="FILE", help="CSV file to write.")
-@click.option("--since", metavar="TIME", help="From: 2026-11-01 or 2026-11-01T06:00Z (UTC).  [default: a day ago]")
-@click.option("--until", metavar="TIME", help="To.  [default: now; of a forecast: three days ahead]")
-@click.option("--forecast", is_flag=True, help="The newest forecast instead of actual values.")
+@click.option("--since", metavar="TIME", help="Start: 2026-11-01 or 2026-11-01T06:00Z (UTC).  [default: a day ago]")
+@click.option("--until", metavar="TIME", help="End.  [default: now; of a forecast: three days ahead]")
+@click.option("--forecast", is_flag=True, help="Fetch the newest forecast instead of actual values.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @json_option
 def fetch(

@@ -87,7 +87,7 @@ class JobCommand(click.Command):
 @click.option("--pause-energy", type=Number(min=0), default=0.0, metavar="KWH", help="Further energy of a pause.")
 @click.option("--waits", is_flag=True, help="Count the idle node from now, not from the start of the job.")
 @click.option("--pue", metavar="N", help="Overhead: 1.3, or 1.3±0.05 (k = 2).  [default: of joulelab site, else 1]")
-@click.option("--choose", type=click.Choice(WAYS), help="Take this way.  [default: the cheapest with an idle node]")
+@click.option("--choose", type=click.Choice(WAYS), help="Choose this way.  [default: the cheapest with an idle node]")
 @add_start_options
 @click.option(
     "--plans", type=click.Path(path_type=Path), default="joulelab-plans", metavar="DIR",

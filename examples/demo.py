@@ -1,13 +1,15 @@
 """Show joulelab on a simulated node, in about a minute and without a GPU, root or a network: `make demo`.
 
-`python examples/demo.py [measure] [sweep] [reproduce]` shows some of its parts; each is a command that can be typed
-again. A part that fails does not stop the others; the exit code is then 1. Ctrl-C ends all that was started.
+Each part asks a question, runs a command that can be typed again, and gives the answer and the next commands.
+`python examples/demo.py [measure] [sweep] [reproduce]` shows some of the parts. A part that fails does not stop the
+others; the exit code is then 1. Ctrl-C ends all that was started.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import importlib.util
 import json
 import os
@@ -39,28 +41,32 @@ PARTS = ("measure", "sweep", "reproduce")
 PART_S, END_S = 900.0, 20.0
 # So long a part may import what it needs before it is ended because nobody reads it: it can then end in good order (s).
 START_S = 2.0
-LOAD_S = 5.0
+# So long the job of part 1 works (s): long enough that no figure of it is uncertain because of its ends.
+LOAD_S = 11.0
+STEPS_PER_S = 0.15 * 8 * 0.97**3  # of that job: its speed on one GPU, on 8 GPUs that lose 3 % with each doubling
+SHOWN_FIGURES = (
+    "best by energy",
+    "training time",
+    "speed-up of 4 GPUs at 260 W",
+)  # of the paper: how their labels begin
 # How `joulelab run` ends where one of its meters is not there.
 NO_SUCH_METER = "exit code 125"
-# The servers of the twin's node-level meters, what each needs, and the entry that reads it.
-SERVERS = {
-    "bmc": ("pyghmi", "bmc"),
-    "redfish": ("httpx", "redfish"),
-    "modbus": ("pymodbus", "modbus1"),
-    "pdu": ("cryptography", "pdu1"),
-}
+# The server of the twin's wall meter, what it needs, and the entry that reads it. BMC and PDU are too slow for a demo.
+SERVERS = {"modbus": ("pymodbus", "modbus1")}
 
 
 def width() -> int:
     """Return how wide to print: as the terminal, but neither too narrow to read nor too wide; in columns."""
-    return min(max(shutil.get_terminal_size((MOST, 24)).columns, LEAST), MOST)
+    return min(max(shutil.get_terminal_size((80, 24)).columns, LEAST), MOST)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Hold a part: what it shows, and the programs that show it, each of which runs the next one.
+    """Hold a part: its title, the question that it answers, and its programs, each of which runs the next one.
 
     `missing` is why it cannot be shown here; `instead` finds a part to show where this one fails, by how it failed.
+    `answer` reads the answer from the results, in lines; `hints` are the next commands, each with a remark. The output
+    goes to the file `saved`, if it is too long to read here.
     """
 
     name: str
@@ -68,6 +74,10 @@ class Part:
     programs: tuple[str, ...]
     missing: str | None = None
     instead: Callable[[str], Part | None] | None = None
+    question: str = ""
+    answer: Callable[[], list[str]] | None = None
+    hints: Callable[[], list[tuple[str, str]]] | None = None
+    saved: str = ""
 
     @property
     def words(self) -> list[str]:
@@ -83,7 +93,7 @@ class Part:
             kept = re.sub(r"(--[a-z-]+) (?!-)", rf"\1{BLANK}", text)  # an option and its value stay together
             wrapped = textwrap.wrap(kept, width() - 6, break_on_hyphens=False, subsequent_indent="    ")
             lines += [f"    {line.replace(BLANK, ' ')}" for line in wrapped]
-        return "$ " + " \\\n".join(lines).lstrip()
+        return "$ " + " \\\n".join(lines).lstrip() + (f" \\\n    > {self.saved}" if self.saved else "")
 
 
 @dataclass(slots=True)
@@ -98,11 +108,11 @@ class Here:
     def twin(self) -> str:
         """Return the command that serves the simulated node."""
         serve = f" --serve {','.join(self.servers)}" if self.servers else ""
-        return f"joulelab twin --gpus 8 --gpu-model h100{serve}"
+        return f"joulelab twin --gpus 8 --gpu-model h100 --idle{serve}"
 
     @classmethod
     def look(cls) -> Here:
-        """Look for a C compiler (the twin's NVML library is built here), the libraries, and snmpd."""
+        """Look for a C compiler (the twin's NVML library is built here) and the libraries."""
         here = cls()
         try:
             nvml.build_library()
@@ -111,43 +121,29 @@ class Here:
         for server, (library, _) in SERVERS.items():
             if importlib.util.find_spec(library) is None:
                 here.left_out[server] = f"{library} is not installed; `make demo` installs it"
-            elif server == "pdu" and not shutil.which("snmpd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"):
-                here.left_out["the PDU by SNMP"] = "snmpd is not installed; the Modbus meter reads the same cords"
             else:
                 here.servers.append(server)
         return here
 
 
 def parts(here: Here, results: str, load_s: float = LOAD_S) -> list[Part]:
-    """Return all parts in their order; their results go to a folder. `load_s`: the load that is measured, in s.
+    """Return all parts in their order; their results go to a folder. `load_s`: how long the job of part 1 works, in s.
 
     The meters are named, so that none of this machine is read, whatever its joulelab.toml says.
     """
-    own = "--meter nvml --meter rapl"
-    sweep = (
-        "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
-        f"joulelab sweep --studies {results} --name caps --cap 140,170,200,260 --repeat 2 {own} --no-figures",
-        "python -m joulelab.twin.job --gpus 8 --work 150 --speed 23",
-    )
-    gdansk = (f"joulelab reproduce gdansk --no-keep --studies {results}",)  # its runs would be 240 MB
-    without = None if here.nvml else "caps are set by NVML, which the twin has only with a C compiler"
-    return [
-        measure(here, results, load_s),
-        Part("sweep", "set four power caps on 8 simulated RTX 6000, by NVML; find the best", sweep, without),
-        Part("reproduce", "repeat the Gdansk study (17 caps x 4 GPU counts x 10) in virtual time", gdansk),
-    ]
+    return [measure(here, results, load_s), sweep(here, results), reproduce(results)]
 
 
 def measure(here: Here, results: str, load_s: float) -> Part:
     """Return the part that measures; where a server did not start, it is tried once more without that one."""
     meters = [*(["nvml"] if here.nvml else []), "rapl", *(SERVERS[name][1] for name in here.servers)]
     read = " ".join(f"--meter {name}" for name in meters)
+    steps = max(round(load_s * STEPS_PER_S), 1)
     programs = (
         here.twin,
         f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
-        f"python examples/cpu_load.py {load_s:g}",
+        f"python -m joulelab.twin.job --gpus 8 --work {steps} --speed 0.15 --batch 8192 --load 0.8",
     )
-    title = "measure a real CPU load; a simulated node with 8 H100 follows it"
 
     def with_fewer(why: str) -> Part | None:
         if why != NO_SUCH_METER or not here.servers:
@@ -158,7 +154,117 @@ def measure(here: Here, results: str, load_s: float) -> Part:
         fewer = replace(here, servers=[name for name in here.servers if name not in lacking])
         return replace(measure(fewer, results, load_s), instead=None)
 
-    return Part("measure", title, programs, None, with_fewer)
+    def find_run() -> Path:
+        return max((ROOT / results / "runs").glob("*-*"))
+
+    def answer() -> list[str]:
+        from joulelab.analysis.results_file import load_result
+        from joulelab.report import format as fmt
+        from joulelab.report.run_summary import describe_coverage, format_energy
+
+        result = load_result(find_run())
+        energy, gpus = result.energy, result.group("gpu")
+        if energy is None:
+            return ["Nothing was measured."]
+        per = result.per_work().get("samples")
+        lines = [
+            f"The job used {format_energy(energy)} in {fmt.format_duration(result.duration_s)}"
+            + (f", which is {fmt.format_quantity(per, 'J/sample')}." if per is not None else "."),
+            f"This covers {describe_coverage(result)}.",
+        ]
+        if gpus is not None and energy.value > 0 and len(result.groups) > 1:
+            lines.append(f"The GPUs used {100 * gpus.energy.value / energy.value:.0f} % of it.")
+        return lines
+
+    def list_hints() -> list[tuple[str, str]]:
+        run = f"{results}/runs/{find_run().name}"
+        return [
+            (f"joulelab show {run} --budget", "the parts of each ±"),
+            ("joulelab meters", "the meters of this machine"),
+            ("joulelab run -- python train.py", "measure your own job"),
+        ]
+
+    return Part(
+        "measure",
+        "measure a job",
+        programs,
+        None,
+        with_fewer,
+        "How much energy does a training job use on a node with 8 H100 GPUs?",
+        answer,
+        list_hints,
+    )
+
+
+def sweep(here: Here, results: str) -> Part:
+    """Return the part that looks for the best power cap."""
+    read = "--meter nvml --meter rapl --no-figures"
+    programs = (
+        "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
+        f"joulelab sweep --studies {results} --name caps --cap 140,200,260 --repeat 3 --goal energy {read}",
+        "python -m joulelab.twin.job --gpus 8 --work 330 --speed 23",
+    )
+
+    def answer() -> list[str]:
+        from joulelab.report import format as fmt
+
+        with (ROOT / results / "caps" / "results.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        best = next((row for row in rows if "energy" in row["best_for"].split()), None)
+        if best is None:
+            return ["No cap is best."]
+        cap = float(best["knob_cap"])
+        if cap == max(float(row["knob_cap"]) for row in rows):
+            return [f"{cap:.0f} W, the default, needs the least energy."]
+        gain, loss = ((100 * float(best[name]), 100 * float(best[f"{name}_expanded"])) for name in ("gain", "loss"))
+        slower = f"{fmt.format_interval(*loss)} % longer than at the default of 260 W."
+        if loss[1] > abs(loss[0]) / 2:
+            slower = "longer, but other programs disturb it: how much longer is not certain."
+        saved = f"A cap of {cap:.0f} W per GPU saves {fmt.format_interval(*gain)} % of the energy."
+        return [saved, f"The job takes {slower}"]
+
+    def list_hints() -> list[tuple[str, str]]:
+        return [
+            (f"joulelab sweep --report --studies {results} --name caps --all", "all tables of this sweep"),
+            ("joulelab sweep --cap 60%:100%:10% -- python train.py", "your own job and GPUs"),
+        ]
+
+    missing = None if here.nvml else "caps are set by NVML, which the twin has only with a C compiler"
+    question = "Which power cap needs the least energy on 8 RTX 6000 GPUs, and how much slower is the job then?"
+    return Part("sweep", "find the best power cap", programs, missing, None, question, answer, list_hints)
+
+
+def reproduce(results: str) -> Part:
+    """Return the part that repeats a paper in virtual time; its runs are not kept, they would be 240 MB."""
+    saved = f"{results}/gdansk.txt"
+
+    def answer() -> list[str]:
+        (path,) = (ROOT / results).glob("reproduce-gdansk-*/figures.csv")
+        with path.open() as file:
+            rows = [row for row in csv.DictReader(file) if row["strict"] == "True"]
+        hits = sum(row["verdict"] == "hit" for row in rows)
+        measured = "figures that were measured, and not used to adjust the simulation"
+        lines = [f"Yes, for {hits} of {len(rows)} {measured}. Some of them:"]
+        for row in (one for one in rows if one["label"].startswith(SHOWN_FIGURES)):
+            ours = f"{float(row['reproduced']):.3g} {row['unit']}".strip()
+            here = f"{ours} here{'' if row['verdict'] == 'hit' else ' (too far off)'}"
+            lines.append(
+                f"- {row['label']}: {float(row['published']):g} {row['unit']}".rstrip() + f" in the paper, {here}"
+            )
+        return lines
+
+    def list_hints() -> list[tuple[str, str]]:
+        return [
+            (f"less {saved}", "all figures, with reasons for misses"),
+            ("joulelab reproduce gdansk --set gpu.idle_w=30", "with another GPU"),
+        ]
+
+    programs = (f"joulelab reproduce gdansk --no-keep --no-figures --studies {results}",)
+    question = (
+        "A paper of 2023 (Gdansk University of Technology) trained on up to 8 GPUs at 17 power caps, 680 runs in all. "
+        "Does the simulated node give the same figures?"
+    )
+    return Part("reproduce", "repeat a paper", programs, None, None, question, answer, list_hints, saved)
 
 
 def not_served(here: Here) -> dict[str, str]:
@@ -194,11 +300,17 @@ class Shown:
         began = time.monotonic()
         # A session of its own: Ctrl-C reaches us alone, and we pass it on, whether a terminal or a process sent it.
         try:
-            child = subprocess.Popen(
-                part.words, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, start_new_session=True
-            )
+            with open(ROOT / part.saved, "wb") if part.saved else contextlib.nullcontext() as output:
+                child = subprocess.Popen(
+                    part.words,
+                    cwd=ROOT,
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    start_new_session=True,
+                )
         except OSError as error:
-            return f"{part.words[0]}: {error.strerror}"
+            return f"{error.filename or part.words[0]}: {error.strerror}"
         self._until, self._child = began + limit_s, child
         if self.signal is not None:
             self._end()
@@ -245,6 +357,8 @@ def show(chosen: Sequence[Part], shown: Shown, environ: Mapping[str, str], resul
     began, wrong = time.monotonic(), {}
     for number, part in enumerate(chosen, 1):
         rule(f"{number} of {len(chosen)}: {part.title}")
+        if part.question:
+            say("question", part.question)
         if part.missing is not None:
             say("left out", part.missing)
             continue
@@ -256,6 +370,12 @@ def show(chosen: Sequence[Part], shown: Shown, environ: Mapping[str, str], resul
         if why is not None:
             wrong[part.name] = why
             say("failed", f"{part.name}: {why}")
+            continue
+        print()
+        for k, line in enumerate(part.answer() if part.answer else ()):
+            say("" if k else "answer", line)
+        if part.hints:
+            print("\n".join(beside(part.hints(), "next")))
     rule(f"done in {time.monotonic() - began:.0f} s")
     conclude(results)
     for name, why in wrong.items():
@@ -278,37 +398,21 @@ def attempt(part: Part, shown: Shown, environ: Mapping[str, str]) -> str | None:
 
 
 def conclude(results: str) -> None:
-    """Print where results are, and what to type next."""
-    say("simulated", "the node, its meters, caps and jobs; of this machine only the load of its CPUs was looked at")
+    """Print where results are, and that nothing was measured on this machine."""
+    say("simulated", "the nodes, their meters, caps and jobs; no power of this machine was read")
     made = sorted(path.name for path in (ROOT / results).iterdir())
     say("results", f"{results}: {', '.join(made) or 'none'}")
-    say("next", "source .venv/bin/activate, and for example")
-    runs = [path.name for path in (ROOT / results / "runs").glob("*-*")]
-    hints = [
-        *((f"joulelab report {results}/runs/{run} --open", "a page to look at") for run in runs[-1:]),
-        *((f"joulelab show {results}/runs/{run} --budget", "what ± is made of") for run in runs[-1:]),
-        *(
-            (f"joulelab sweep --report --studies {results} --name {name}", "with figures")
-            for name in made
-            if name == "caps"
-        ),
-        ("joulelab reproduce gdansk --set gpu.idle_w=30", "with another GPU"),
-        ("joulelab twin 8xh100", "a node for any tool"),
-        ("joulelab meters", "what can be read here"),
-        ("joulelab run -- python train.py", "your own work"),
-    ]
-    print("\n".join(beside(hints)))
+    say("next", "source .venv/bin/activate, then type one of the commands above")
 
 
-def beside(hints: Sequence[tuple[str, str]]) -> list[str]:
-    """Return lines of commands with remarks in one column; the remark of a long command comes on the next line."""
+def beside(hints: Sequence[tuple[str, str]], label: str = "") -> list[str]:
+    """Return lines of commands with remarks in one column; the remark of a long command is above it."""
     room = width() - LABEL - 3 - max(len(why) for _, why in hints)
     column = max((len(command) for command, _ in hints if len(command) <= room), default=0)
     lines = []
     for command, why in hints:
-        first, rest = (command, ()) if len(command) <= column else ("", (command,))
-        lines += [*rest, f"{first:<{column}} # {why}"]
-    return [" " * LABEL + line for line in lines]
+        lines += [f"{command:<{column}} # {why}"] if len(command) <= column else [f"# {why}", command]
+    return [f"{'' if k else label:<{LABEL}}{line}" for k, line in enumerate(lines)]
 
 
 def fresh(parent: Path) -> str:
@@ -336,7 +440,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=ROOT / "joulelab-demo", help="folder for results")
     parser.add_argument(
-        "--load", type=float, default=LOAD_S, metavar="SECONDS", help="how long the CPUs work in part 1"
+        "--load", type=float, default=LOAD_S, metavar="SECONDS", help="how long the job of part 1 works"
     )
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
     return parser.parse_args()
@@ -358,7 +462,7 @@ def main() -> int:
     for what, why in here.left_out.items():
         say("without", f"{what}: {why}")
     if os.getloadavg()[0] > len(os.sched_getaffinity(0)):
-        say("note", "this machine is busy: net of idle will be wide")
+        say("note", "this machine is busy: it will take longer, and each ± will be wider")
     chosen = [part for part in parts(here, results, given.load) if part.name in (given.parts or PARTS)]
     return show(chosen, shown, environment(), results)
 

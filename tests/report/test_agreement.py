@@ -79,7 +79,7 @@ def test_scopes_of_several_hosts_are_named_with_them():
     [
         ([], "-"),
         ([lag("pdu1", "outlet:pdu1.1", 0.2), lag("pdu1", "outlet:pdu1.2", 0.3)], "+0.25 ± 0.06"),
-        ([lag("pdu1", "outlet:pdu1.1", 0.2), lag("pdu1", "outlet:pdu1.2", 0.6)], "+0.40 ± 0.20"),
+        ([lag("pdu1", "outlet:pdu1.1", 0.2), lag("pdu1", "outlet:pdu1.2", 0.6)], "+0.4 ± 0.2"),
         ([lag("pdu1", "outlet:pdu1.1", 0.02)], "not resolved"),
         ([lag("pdu1", "node.ac", 0.2, applied=False, why="load-repeats")], "-"),
         ([lag("pdu1", "node.dc", 0.2)], "-"),

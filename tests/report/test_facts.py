@@ -187,7 +187,7 @@ def test_figures_are_not_parted_by_the_end_of_a_line(runs: Path) -> None:
     lines = text.splitlines()
     assert "quality    mape 9.298, last 4.640" in lines
     for k in range(9):
-        assert any(f"figure_{k} = 1 234 56{7 + k}" in line or f"figure_{k} = 1 234 57{k - 3}" in line for line in lines)
+        assert any(f"figure_{k} = 1,234,56{7 + k}" in line or f"figure_{k} = 1,234,57{k - 3}" in line for line in lines)
     assert "\N{NO-BREAK SPACE}" not in text
 
 

@@ -190,9 +190,9 @@ def test_without_a_site_one_line_says_how_to_set_it(tmp_path: Path) -> None:
 def test_half_a_site_says_what_is_missing() -> None:
     energy = Quantity(3.6e6, {"gain:a": 1.08e5})
     only_price, only_zone = read_site({"price": "0.3 EUR"}), read_site({"zone": "US", "pue": 1.5})
-    assert word_footprint(compute_footprint(energy, only_price)) == "0.30 EUR; no carbon intensity is set"
+    assert word_footprint(compute_footprint(energy, only_price)) == "0.300 EUR; no carbon intensity is set"
     text = word_footprint(compute_footprint(energy, only_zone), is_estimate=True)
-    assert text == "~0.55 kg CO2e (United States 2023, 366 g/kWh, direct, PUE 1.5); no price is set"
+    assert text == "~0.549 kg CO2e (United States 2023, 366 g/kWh, direct, PUE 1.5); no price is set"
 
 
 def test_an_energy_that_is_not_resolved_has_no_cost(tmp_path: Path) -> None:
@@ -206,7 +206,8 @@ def test_an_energy_that_is_not_resolved_has_no_cost(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "expanded", "text"),
     [(0.3528, 0.021, "0.353 EUR"), (12.345, 0.2, "12.35 EUR"), (1234.5, 0.1, "1,234 EUR"),
-     (3e-5, 1e-6, "below 0.0001 EUR"), (0.0, 0.0, "0 EUR"), (0.00128, 7.8e-5, "0.001280 EUR"), (0.5, None, "0.5000 EUR")],
+     (3e-5, 1e-6, "below 0.0001 EUR"), (0.0, 0.0, "0 EUR"), (0.00128, 7.8e-5, "0.001280 EUR"),
+     (0.5, None, "0.5000 EUR")],
 )  # fmt: skip
 def test_amounts_are_rounded_to_their_uncertainty(value: float, expanded: float | None, text: str) -> None:
     terms = {"a": expanded / 2} if expanded else {}
@@ -214,8 +215,8 @@ def test_amounts_are_rounded_to_their_uncertainty(value: float, expanded: float 
 
 
 def test_small_masses_are_in_grams() -> None:
-    assert format_co2e(Quantity(0.0155, {"a": 0.0005})) == "16 g"
-    assert format_co2e(Quantity(0.37, {"a": 0.01}), has_interval=True) == "0.370 ± 0.020 kg"
+    assert format_co2e(Quantity(0.0155, {"a": 0.0005})) == "15.5 g"
+    assert format_co2e(Quantity(0.37, {"a": 0.01}), has_interval=True) == "0.37 ± 0.02 kg"
 
 
 @pytest.mark.parametrize("values", [{"price": "x"}, [1], "DE"])

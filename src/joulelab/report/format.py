@@ -197,7 +197,8 @@ def format_signed(value: float, expanded: float, *, is_forecast: bool = False) -
     """Return a difference with its sign and interval: `+0.31 ± 0.04`; one that is smaller is `not resolved`."""
     if abs(value) < expanded and not is_forecast:
         return NOT_RESOLVED
-    return f"{'+' if value > 0 else ''}{' ± '.join(round_interval(value, expanded))}"
+    text = " ± ".join(round_interval(value, expanded)) if expanded else format_number(value)
+    return f"{'+' if value > 0 else ''}{text}"
 
 
 def format_duration(seconds: float) -> str:

@@ -391,7 +391,7 @@ def _format_lag(result: Result, scope: ScopeResult, reading: ChannelEnergy) -> s
     # Cords of one meter are read at once, so their lags are about the same.
     half = max((max(moved) - min(moved)) / 2, 2 * max(g.u_s for g in lags if g.applied))
     middle = (max(moved) + min(moved)) / 2
-    return f"{middle:+.2f} ± {half:.2f}" if abs(middle) >= half else fmt.NOT_RESOLVED
+    return fmt.format_signed(middle, half)
 
 
 def _has_lag(scope: ScopeResult, lag: Lag) -> bool:

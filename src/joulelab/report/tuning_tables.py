@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
-from joulelab.report.messages import word_notes
+from joulelab.report.messages import set_command_apart, word_notes
 from joulelab.report.tables import (
     Column,
     Table,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 COVERAGE = "intervals are expanded uncertainties (k = 2); * is what the others are compared with"
 TIED = "~ no significant difference from the best"
-MINUTES_S = 100.0  # times from this on are in minutes
 PLAIN = ("energy", "time", "eds")  # goals whose score is in the table anyhow, or follows from it by a sum
 
 
@@ -137,7 +136,7 @@ def list_tuning_facts(result: TuningResult) -> list[tuple[str, str]]:
         found.append(("cost", spent + more))
     elif result.mode == "runs" and result.rows:
         found.append(("cost", "nothing: all trials were there already"))
-    found += [("note", note) for note in word_notes(result.notes)]
+    found += [("note", set_command_apart(note)) for note in word_notes(result.notes)]
     if result.rows:
         per = f"energy and time are per {result.unit.removesuffix('s')}; " if result.unit else ""
         found.append(("note", f"{per}{COVERAGE}{'; ' + TIED if result.tied else ''}"))
@@ -187,9 +186,7 @@ def _format_time(q: Quantity) -> str:
         return f"change of time {fmt.NOT_RESOLVED}"
     if not wide:
         return f"{_format_seconds(q.value)} {word}"
-    if abs(q.value) < MINUTES_S:
-        return f"{fmt.format_quantity(abs(q), 's')} {word}"
-    return f"{_format_seconds(q.value)} ± {fmt.format_duration(wide)} {word}"
+    return f"{fmt.format_interval(abs(q.value), wide)} s {word}"
 
 
 def _format_seconds(value: float) -> str:

@@ -327,7 +327,7 @@ def _show_meters(result: Result) -> tuple[PageBlock, ...]:
             (
                 f"{lag.meter} {lag.stream}",
                 lag.against,
-                f"{lag.total_s:+.2f} ± {2 * lag.u_s:.2f}" if lag.is_resolved else fmt.NOT_RESOLVED,
+                fmt.format_signed(lag.total_s, 2 * lag.u_s),
                 f"{lag.correlation:.2f}",
                 "removed" if lag.applied else "not removed",
                 word_lag(lag),

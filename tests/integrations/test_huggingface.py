@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,11 +24,15 @@ L = 6  # tokens of a sample
 
 @pytest.mark.no_cover
 def test_trainings_of_one_process(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
-    trained = Trained(twin, tmp_path, [SCRIPT], code=1)
-    assert re.search(r"^joulelab: train: .*a phase of a run that goes on; run ", trained.done.stderr, re.MULTILINE)
-    assert re.search(
-        r"^joulelab: alone: (?:.* ± .*Wh\) in|energy: too short) .*; run ", trained.done.stderr, re.MULTILINE
-    )
+    trained = Trained(twin, tmp_path, [SCRIPT], code=0)
+    trained.check_answer()
+    found = trained.found
+    rows = [row for row in found["rows"] if "loss" in row or "train_loss" in row]
+    assert ["train_runtime" in row for row in rows] == [False, False, True]
+    trained.check_metrics(rows, found["metrics"])
+    assert rows[-1]["energy_j"] == found["metrics"]["energy_j"] == found["history"][-1]["energy_j"]
+    assert found["metrics"]["j_per_token"] == pytest.approx(found["metrics"]["j_per_sample"] / L, rel=1e-4)
+    assert all("energy_j" not in row for row in found["rows"] if "eval_loss" in row)
     result = trained.result(trained.joined)
     # 10 samples are batches of 4, 4 and 2; two of them are a step.
     epochs = [
@@ -47,33 +50,25 @@ def test_trainings_of_one_process(twin: Callable[..., TwinServer], tmp_path: Pat
     assert lines(result.phases) == [(0, "train", whole), *epochs, (0, "predict", {"samples": 5, "tokens": 5 * L})]
     check_energy(result.phases)
 
-    assert trained.others.keys() == {"alone", "failing", "left"}
-    assert str(trained.others["alone"]) == trained.found["alone"]
-    itself = trained.result(trained.others["alone"])
-    assert itself.name == "alone"
-    assert itself.phases[0].title == "train"
-    assert itself.work == {"steps": 6, "samples": 20, "tokens": 20 * L}
-    assert [p.work["samples"] for p in itself.phases if p.name == "step"] == [4, 4, 2, 4, 4, 2]
-    assert itself.energy is not None
-    check_energy(itself.phases)
-
-    assert str(trained.others["failing"]) == trained.found["failing"]
-    assert trained.found["error"] == "on purpose"
-    assert trained.found["told"] == []
-    for run in (trained.others["failing"], trained.others["left"]):
-        assert read_run_state(run) is RunState.CLOSED
-        end = read_end(run)
-        assert end is not None
-        assert (end["exit_code"], end["message"]) == (1, "ValueError: on purpose")
-        assert trained.result(run).phases[0].open_end is False
-        assert trained.result(run).work == {"steps": 3, "samples": 10, "tokens": 10 * L}
-    assert "ValueError: on purpose" in trained.done.stderr
+    assert found["error"] == "on purpose"
+    assert found["told"] == []
+    failing = trained.others["failing"]
+    assert str(failing) == found["failing"]
+    assert read_run_state(failing) is RunState.CLOSED
+    end = read_end(failing)
+    assert end is not None
+    assert (end["exit_code"], end["message"]) == (1, "ValueError: on purpose")
+    itself = trained.result(failing)
+    assert itself.phases[0].open_end is False
+    assert itself.work == {"steps": 3, "samples": 10, "tokens": 10 * L}
+    assert [p.work["samples"] for p in itself.phases if p.name == "step"] == [4, 4, 2]
 
 
 @pytest.mark.campaign
 @pytest.mark.no_cover
 def test_two_ranks_are_recorded_once_and_each_counts_its_own(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     trained = Trained(twin, tmp_path, [*TORCHRUN, SCRIPT, "ranks"], code=0)
+    trained.check_answer()
     # Ranks are given whole batches: 10 samples become 2 x (4 + 4), 6 of a validation 2 x 4.
     work = {"steps": 4, "samples": 32, "tokens": 32 * L}
     result = trained.result(trained.joined)

@@ -1,4 +1,4 @@
-"""Trainings by Hugging Face's Trainer, as the tests start them: in a run, by itself, failing; or one of two ranks."""
+"""Trainings by Hugging Face's Trainer, as the tests start them: in a run, alone and failing; or one of two ranks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
+from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.huggingface import JoulelabCallback
 from joulelab.run import marking
+from joulelab.run.live import wait_until_covered
 
 LENGTH = 6
 
@@ -37,16 +39,31 @@ class Stop(TrainerCallback):
             raise ValueError("on purpose")
 
 
-def trainer(callback: JoulelabCallback, *more: TrainerCallback, **options) -> Trainer:
+def trainer(callback: JoulelabCallback, *more: TrainerCallback, first=(), **options) -> Trainer:
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=32, num_key_value_heads=2, **shape))
-    given = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4} | options
+    given = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
+    given |= {"logging_strategy": "no"} | options
     folder = tempfile.mkdtemp(dir=os.environ["SCRATCH"])
-    arguments = TrainingArguments(
-        folder, use_cpu=True, report_to=[], disable_tqdm=True, logging_strategy="no", seed=1, **given
-    )
-    return Trainer(model, arguments, train_dataset=Texts(10), eval_dataset=Texts(6), callbacks=[callback, *more])
+    arguments = TrainingArguments(folder, use_cpu=True, report_to=[], disable_tqdm=True, seed=1, **given)
+    callbacks = [*first, callback, *more]
+    return Trainer(model, arguments, train_dataset=Texts(10), eval_dataset=Texts(6), callbacks=callbacks)
+
+
+class Tracker(TrainerCallback):
+    """Stand in for a tracker of `report_to`, whose callback the Trainer lists before those of the user."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def on_log(self, args, state, control, logs=None, **_):
+        self.rows.append(dict(logs))
+
+
+class Wait(TrainerCallback):
+    def on_epoch_end(self, args, state, control, **_):
+        wait_until_covered(Path(os.environ["JOULELAB_RUN"]), monotonic_ns())
 
 
 def one_process() -> None:
@@ -55,33 +72,27 @@ def one_process() -> None:
     logging.getLogger("joulelab").handlers[-1].handle = lambda record: told.append(record.getMessage())
 
     # In the run of `joulelab run`: 10 samples are batches of 4, 4 and 2, in steps of two batches.
-    callback = JoulelabCallback()
-    joined = trainer(callback, gradient_accumulation_steps=2, eval_strategy="epoch", save_strategy="epoch")
-    joined.train()
+    callback, tracker = JoulelabCallback(), Tracker()
+    more = {"gradient_accumulation_steps": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}
+    joined = trainer(callback, Wait(), logging_strategy="epoch", first=[tracker], **more)
+    metrics = joined.train().metrics
     joined.predict(Texts(5))
     assert callback.measurement is not None
     assert callback.measurement.run == Path(os.environ["JOULELAB_RUN"])
+    found = {"rows": tracker.rows, "history": joined.state.log_history, "metrics": metrics}
 
-    # By itself, as if nobody recorded; the Trainer's own count of tokens is taken.
+    # By itself, as if nobody recorded; one that fails is closed by `with`.
     marking.detach_writer()
     del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
-    alone = JoulelabCallback("alone", meters=["nvml"])
-    counted = trainer(alone, save_strategy="no", include_num_input_tokens_seen="all")
-    counted.train()
-    assert not counted.model._forward_pre_hooks
-    found = {"alone": str(alone.measurement.run), "phases": [[p.title, p.work] for p in alone.measurement.phases]}
-
-    # One that fails is closed by `with`; another, by the end of the process.
     failing = JoulelabCallback("failing", meters=["nvml"])
     try:
         with failing:
-            trainer(failing, Stop(), save_strategy="no").train()
+            trainer(failing, Stop(), save_strategy="no", include_num_input_tokens_seen="all").train()
     except ValueError as error:
         found["error"] = str(error)
     found["failing"] = str(failing.measurement.run)
     found["told"] = told
     (Path(os.environ["SCRATCH"]) / "found.json").write_text(json.dumps(found))
-    trainer(JoulelabCallback("left", meters=["nvml"]), Stop(), save_strategy="no").train()
 
 
 def ranks() -> None:

@@ -1,7 +1,8 @@
-"""Trainings by Keras on torch, as the tests start them: in a run, by itself, and failing."""
+"""Trainings by Keras on torch, as the tests start them: in a run, and by itself and failing."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
@@ -12,8 +13,10 @@ os.environ["KERAS_BACKEND"] = "torch"
 import keras  # it reads the backend when it is imported
 import numpy as np
 
+from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.keras import JoulelabCallback
 from joulelab.run import marking
+from joulelab.run.live import wait_until_covered
 
 X, Y = np.ones((10, 4), "float32"), np.ones((10, 1), "float32")
 
@@ -35,6 +38,12 @@ class Own(keras.Sequential):
         return {"loss": loss}
 
 
+class Wait(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            wait_until_covered(Path(os.environ["JOULELAB_RUN"]), monotonic_ns())
+
+
 def model(kind=keras.Sequential) -> keras.Model:
     built = kind([keras.Input((4,)), keras.layers.Dense(1)])
     built.compile(optimizer="sgd", loss="mse")
@@ -43,32 +52,31 @@ def model(kind=keras.Sequential) -> keras.Model:
 
 def main() -> None:
     how = {"batch_size": 4, "verbose": 0}
+    folder = Path(os.environ["SCRATCH"])
     # In the run of `joulelab run`: 10 samples are batches of 4, 4 and 2.
-    callback = JoulelabCallback()
+    callback, last = JoulelabCallback(), {}
     trained = model()
-    trained.fit(X, Y, epochs=2, validation_data=(X[:6], Y[:6]), callbacks=[callback], **how)
+    after = keras.callbacks.LambdaCallback(on_train_end=last.update)
+    callbacks = [callback, Wait(), keras.callbacks.CSVLogger(folder / "log.csv"), after]
+    history = trained.fit(X, Y, epochs=2, validation_data=(X[:6], Y[:6]), callbacks=callbacks, **how).history
     assert callback.measurement.run == Path(os.environ["JOULELAB_RUN"])
     trained.predict(X[:5], callbacks=[callback], **how)
+    with (folder / "log.csv").open() as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    found = {"rows": rows, "history": history, "metrics": last}
 
-    # By itself, as if nobody recorded; a test is a run of its own.
+    # By itself, as if nobody recorded; one that fails is closed by the next use.
     marking.detach_writer()
     del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
-    alone = JoulelabCallback("alone", meters=["nvml"], batch_size=4)
-    model(Own).fit(X, Y, callbacks=[alone], **how)
-    found = {"alone": str(alone.measurement.run)}
-    trained.evaluate(X[:7], Y[:7], callbacks=[alone], **how)
-    found["test"] = str(alone.measurement.run)
-
-    # One that fails is closed by the next use.
-    failing = JoulelabCallback("failing", meters=["nvml"])
+    failing = JoulelabCallback("failing", meters=["nvml"], batch_size=4)
     try:
-        trained.fit(X, Y, callbacks=[failing, Stop()], **how)
+        model(Own).fit(X, Y, callbacks=[failing, Stop()], **how)
     except ValueError as error:
         found["error"] = str(error)
     found["failing"] = str(failing.measurement.run)
     trained.predict(X[:5], callbacks=[failing], **how)
     found["next"] = str(failing.measurement.run)
-    (Path(os.environ["SCRATCH"]) / "found.json").write_text(json.dumps(found))
+    (folder / "found.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

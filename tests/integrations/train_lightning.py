@@ -1,7 +1,8 @@
-"""Trainings by Lightning, as the tests start them: in a run, by itself, and failing."""
+"""Trainings by Lightning, as the tests start them: in a run, and by itself and failing."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.loggers import CSVLogger
 
+from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.lightning import JoulelabCallback
 from joulelab.run import marking
+from joulelab.run.live import wait_until_covered
 
 SCRATCH = Path(os.environ["SCRATCH"])
 
@@ -56,33 +60,45 @@ def loader(count: int) -> torch.utils.data.DataLoader:
     return torch.utils.data.DataLoader(Rows(count), batch_size=4)
 
 
-def trainer(callback: JoulelabCallback, **options) -> pl.Trainer:
+def trainer(callback: JoulelabCallback, *more: pl.Callback, **options) -> pl.Trainer:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     given = {"max_epochs": 2, "enable_checkpointing": False} | quiet | options
-    return pl.Trainer(accelerator="cpu", devices=1, default_root_dir=SCRATCH, callbacks=[callback], **given)
+    return pl.Trainer(accelerator="cpu", devices=1, default_root_dir=SCRATCH, callbacks=[*more, callback], **given)
+
+
+class Watch(pl.Callback):
+    """Wait for the readings of an epoch, and keep the metrics that callbacks with a monitor see after it."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, float]] = []
+
+    def on_validation_start(self, trainer, module):
+        if not trainer.sanity_checking:
+            wait_until_covered(Path(os.environ["JOULELAB_RUN"]), monotonic_ns())
+
+    def on_validation_end(self, trainer, module):
+        if not trainer.sanity_checking:
+            self.seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
     # In the run of `joulelab run`: 10 samples are batches of 4, 4 and 2, in steps of two batches.
-    callback = JoulelabCallback()
-    joined = trainer(callback, accumulate_grad_batches=2, enable_checkpointing=True)
+    callback, watch, log = JoulelabCallback(), Watch(), CSVLogger(SCRATCH)
+    best = pl.callbacks.ModelCheckpoint(monitor="energy_j", save_top_k=-1, save_on_train_epoch_end=True)
+    joined = trainer(callback, watch, best, logger=log, accumulate_grad_batches=2, enable_checkpointing=True)
     joined.fit(Model(), loader(10), loader(6))
     assert callback.measurement.run == Path(os.environ["JOULELAB_RUN"])
+    found = {"seen": watch.seen, "best": float(best.best_model_score)}
+    found["metrics"] = {name: float(value) for name, value in joined.callback_metrics.items()}
+    with (Path(log.log_dir) / "metrics.csv").open() as file:
+        found["rows"] = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
     joined.predict(Model(), loader(5))
 
-    # By itself, as if nobody recorded; a test is a run of its own.
+    # By itself, as if nobody recorded; one that fails is closed by Lightning's own word for it.
     marking.detach_writer()
     del os.environ["JOULELAB_RUN"], os.environ["JOULELAB_HOST"]
-    alone = JoulelabCallback("alone", meters=["nvml"], samples=lambda batch: 100 * len(batch["x"]))
-    counted = trainer(alone)
-    counted.fit(Model(), loader(10))
-    found = {"alone": str(alone.measurement.run)}
-    counted.test(Model(), loader(7), verbose=False)
-    found["test"] = str(alone.measurement.run)
-
-    # One that fails is closed by Lightning's own word for it.
-    failing = JoulelabCallback("failing", meters=["nvml"])
+    failing = JoulelabCallback("failing", meters=["nvml"], samples=lambda batch: 100 * len(batch["x"]))
     try:
         trainer(failing).fit(Model(fail_at=4), loader(10))
     except ValueError as error:

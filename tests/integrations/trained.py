@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.cli.entry import JOULELAB
 
 from joulelab.analysis.analyse import analyse_run
@@ -46,6 +48,29 @@ class Trained:
     def result(self, run: str | Path) -> Result:
         with open_run(Path(run)) as opened:
             return analyse_run(opened)
+
+    def check_answer(self) -> None:
+        """Check that the training of the run printed one line, which begins with the answer."""
+        (line,) = re.findall(r"^joulelab: train: .*$", self.done.stderr, re.MULTILINE)
+        answer = (
+            r"joulelab: train: [\d.,]+ ± [\d.,]+ k?J \(± \d+ %\) in .*s, [\d.,]+ W on average; .*; more: joulelab show "
+        )
+        assert re.match(answer, line), line
+
+    def check_metrics(self, rows: list[dict[str, float]], last: dict[str, float]) -> None:
+        """Check the energy in the rows of a training and in its final metrics against the run itself."""
+        energies = [row["energy_j"] for row in rows]
+        assert energies == sorted(energies)
+        train = next(p for p in self.result(self.joined).phases if p.name == "train")
+        energy = train.energy["measured"]
+        assert last["energy_j"] == pytest.approx(energy.value, rel=0.02)
+        assert energies[-1] <= last["energy_j"] * 1.1
+        assert last["energy_expanded_j"] == pytest.approx(energy.expanded, rel=0.5)
+        assert last["power_w"] == pytest.approx(energy.value / train.duration_s, rel=0.05)
+        assert last["j_per_sample"] == pytest.approx(last["energy_j"] / train.work["samples"], rel=1e-4)
+        for row in rows:
+            assert row["j_per_sample"] > 0
+            assert row["energy_kwh"] == pytest.approx(row["energy_j"] / 3.6e6, rel=1e-4)
 
 
 def lines(phases: tuple[PhaseResult, ...]) -> list[tuple[int, str, dict[str, float]]]:

@@ -108,14 +108,16 @@ def set_command_apart(text: str) -> str:
     """
     found = COMMAND.search(text)
     if found is None:
-        return text[:1].upper() + text[1:]
-    advice = text[: found.start()].strip()
-    return f"{advice[:1].upper()}{advice[1:]}\n-> {found[0]}" if advice else f"-> {found[0]}"
+        return text
+    return f"{text[: found.start()].strip()}\n-> {found[0]}".lstrip("\n")
 
 
 def add_next_step(text: str, next_step: str | None) -> str:
     """Return a text with its next step on lines of their own."""
-    return f"{text}\n{set_command_apart(next_step)}" if next_step else text
+    if not next_step:
+        return text
+    lines = set_command_apart(next_step)
+    return f"{text}\n{lines[:1].upper()}{lines[1:]}"
 
 
 def join_next_step(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cell_lines import choose_knob_unit, format_knob, format_knobs, rank_value
 from joulelab.report import format as fmt
-from joulelab.report.messages import word_note
+from joulelab.report.messages import set_command_apart, word_note
 from joulelab.report.messages.catalogue import STUDY, find_message
 from joulelab.report.study_tables import (
     ESTIMATE,
@@ -75,7 +75,7 @@ def lay_out_matrix(summary: StudySummary, notes: Sequence[str] = (), *, more: st
         (len(every_note) - MOST_NOTES, "note"),
     ]
     counts = [f"{n} more {noun}{'' if n == 1 else 's'}" for n, noun in hidden if n > 0]
-    shown = [("note", note) for note in every_note[:MOST_NOTES]]
+    shown = [("note", set_command_apart(note)) for note in every_note[:MOST_NOTES]]
     shown.append(("more", f"{more} shows {', '.join([*counts, 'comparisons with the reference, tables for papers'])}"))
     return [*blocks, BLANK_LINE, list_facts(shown)]
 

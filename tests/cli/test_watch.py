@@ -145,9 +145,9 @@ def test_on_a_terminal_it_follows_size_and_end_of_the_run(runs: Path) -> None:
     assert len(term.screens()[-1]) <= 20
     assert max(len(line) for line in term.screens()[-1]) <= 60
     last = term.text.split("\x1b[?1049l")[1]
-    assert "kJ (6.89 Wh) in 10.00 s" in last
-    assert "exit 3" in last
-    assert f"-> joulelab show {run}" in last
+    assert "joulelab   python train.py · 10.00 s · exit 3" in last
+    assert re.search(r"energy     24\.\d* ± [\d.]+ kJ", last)
+    assert f"next       joulelab show {run}" in last
     assert not re.search(r"[^\r\n]\x1b\[[02]?[JK]", term.text.replace("\x1b[2J", "").replace("\x1b[H", "\n"))
     assert term.text.rfind("\x1b[?25h") > term.text.rfind("\x1b[?25l")
 
@@ -190,12 +190,13 @@ def test_a_pipe_gets_a_line_each_time_and_the_end(call: Call, runs: Path, once: 
     done = call("watch", "--every", "0.2")
     lines = done.stdout.splitlines()
     assert [view.state for view in seen] == ["live", "live", "live", "closed"]
-    assert len(lines) == 3 + 3
     assert "150.0 W  gpu (2) 120.0 W" in lines[0]  # the load has ended
     assert "\x1b" not in done.stdout
     shown = call("show", run.name, "--all").stdout
-    assert lines[-3] in shown  # the headline
-    assert lines[-1] == f"-> joulelab show {run.name}"
+    answer = "\n".join(lines[3:-1])
+    assert answer.startswith("joulelab   python train.py · 10.00 s · exit 3\nenergy  ")
+    assert [line for line in answer.splitlines() if line not in shown] == []
+    assert lines[-1] == f"next       joulelab show {run.name}"
     assert f"also live: {other.name} (bbb" in done.stderr
     assert "joulelab watch RUN" in done.stderr
 
@@ -224,8 +225,7 @@ def test_once_shows_all_of_it(call: Call, runs: Path) -> None:
 def test_a_run_that_has_ended_is_told_at_once(call: Call, fail: Fail, runs: Path) -> None:
     make_run(runs, name="done")
     text = call("watch", "done").stdout
-    assert "kJ (1.91 Wh) in 10.00 s" in text
-    assert "exit 0" in text
+    assert text.startswith("joulelab   python train.py · 10.00 s · exit 0\nenergy     6.9 ")
     assert "done" in str(fail("watch", "dome", code=1))
 
 

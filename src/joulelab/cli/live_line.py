@@ -135,11 +135,13 @@ class LiveLine:
             self.end()
 
     def _follow(self, watched: RunWatch) -> None:
-        failed, is_first = 0, True  # the first read takes everything from the start
+        failed, is_first, is_measured = 0, True, False  # the first read takes everything from the start
         while not self._over.is_set():
             began, energies_s = time.thread_time(), watched.energies.spent_s
             try:
-                self._show(watched.read())
+                view = watched.read(energy=is_measured)
+                is_measured = bool(view.rows)
+                self._show(view)
                 failed = 0
             except Exception:
                 failed += 1

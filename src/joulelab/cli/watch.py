@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli import INTERRUPTED_CODE
-from joulelab.cli.output import print_notice
+from joulelab.cli.output import measure_terminal, print_blocks, print_notice
 from joulelab.cli.parameters import Duration, format_examples, json_option, name_run, runs_option
 from joulelab.core.errors import StoreError
 
@@ -237,18 +236,22 @@ class WatchPrinter:
             click.echo(f"{write_summary(view)}; {name_run(path)} goes on")
 
     def print_end(self, view: WatchView, result: Result, path: Path | None) -> None:
-        """Print the result of a run that has ended: the figures of `joulelab show`."""
-        from joulelab.report.run_summary import name_ending, write_headline
-
+        """Print the answer of a run that has ended, as `joulelab show` does."""
         if self.as_json:
-            keys = ("state", "outcome", "exit_code", "signal", "duration_s", "energy")
             from joulelab.report.result_json import describe_result
 
+            keys = ("state", "outcome", "exit_code", "signal", "duration_s", "energy")
             whole = describe_result(result)
             self._print_json(view.to_json() | {"state": result.state, "final": {key: whole[key] for key in keys}})
             return
-        click.echo(write_headline(result))
-        if not view.own:
-            click.echo(f"{shlex.join(result.command)}: {name_ending(result)}")
+        from joulelab.report.format import format_duration
+        from joulelab.report.run_summary import LABEL_WIDTH, avoid_breaks, list_answer_facts
+        from joulelab.report.terminal import TextBlock, TextLine, list_facts
+
+        facts = list_answer_facts(result, measure_terminal(), has_hint=False)
+        if view.own:
+            facts[0] = ("joulelab", f"this node · {format_duration(result.duration_s)}")
+        blocks: list[TextBlock] = [list_facts(avoid_breaks(facts), label_width=LABEL_WIDTH)]
         if path is not None:
-            click.echo(f"-> joulelab show {name_run(path)}")
+            blocks.append(TextLine(f"{'next':<{LABEL_WIDTH}} joulelab show {name_run(path)}", is_wrapped=False))
+        print_blocks(blocks)

@@ -182,8 +182,9 @@ def write_live_figures(now_w: float, energy: Quantity | None, elapsed_s: float, 
     parts = [fmt.format_rough(now_w, "W") if math.isfinite(now_w) else "no reading"]
     if energy is not None and energy.is_resolved:
         factor, unit = choose_energy_unit(energy.value)
-        wide = None if energy.expanded is None else energy.expanded / factor
-        parts.append(f"{fmt.format_value(energy.value / factor, wide)} {unit}")
+        value, wide = energy.value / factor, (energy.expanded or 0.0) / factor
+        shown = fmt.format_interval(value, wide).partition(" ± ")[0] if wide else fmt.format_number(value, 3)
+        parts.append(f"{shown} {unit}")
     marked = [f"~{part}" if estimate and part[0].isdigit() else part for part in parts]
     return " · ".join([*marked, fmt.format_rough_duration(max(elapsed_s, 0.0))])
 

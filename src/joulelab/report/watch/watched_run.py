@@ -241,9 +241,12 @@ class RunEnergies:
         self._failed = 0
 
     def read(self, hosts: Sequence[HostStart], phases: Sequence[MarkedPhase]) -> None:
-        """Compute the energy of the host or phase that has waited longest, if the share of a core allows it."""
+        """Compute the energy of the host or phase that has waited longest, if the share of a core allows it.
+
+        The first figure is computed as soon as there are readings for it.
+        """
         earned = self._share * (self._clock() - self._begun + CREDIT_S)
-        if not hosts or self.spent_s + self._cost_s > earned:
+        if not hosts or (self.whole and self.spent_s + self._cost_s > earned):
             return
         began, first = time.thread_time(), not self.whole
         due = self._list_due_phases(phases, hosts[0][0].name) if len(hosts) == 1 and self.whole else []

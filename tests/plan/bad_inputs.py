@@ -41,7 +41,7 @@ def check_refusal(arguments: Sequence[str | Path], code: str, words: str | Seque
         assert mistake["what"], error
         assert mistake["next"], f"no next step: {mistake}"
         if not found.startswith("usage"):
-            assert " ".join(mistake["next"].split()) in text, f"the next step is not printed: {text}"
+            assert " ".join(mistake["next"].split()) in text.replace("-> ", ""), f"the next step is not printed: {text}"
     return error
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NO_TERMINAL_WIDTH = 80
 PLAIN_SIGNS = str.maketrans({"±": "+-", "µ": "u", "─": "-", "·": "-", "…": "~", "†": "+", "‡": "#", "²": "2", "°": " "})
 # The last words of a message, where they are a command that can be pasted.
-NEXT_COMMAND = re.compile(r"(?:; |(?<=:) )(?=(?:joulelab|pip install|python|sudo|keyring) [^;`]+$)")
+NEXT_COMMAND = re.compile(r"(?:; |(?<=:) )(?=(?:joulelab|pip install|python|sudo|keyring) [^;`\n]+\Z)")
 BAR_AFTER_S = 2.0  # shorter work needs no bar
 REDRAW_S = 0.2
 LEAST_SHARE_DONE = 0.02  # below it, a time left would be a guess

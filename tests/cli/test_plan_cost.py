@@ -203,7 +203,7 @@ def test_a_picture_is_written_and_no_other_file_overwritten(call: Call, tmp_path
         ("fast --pue 1e300", "config", "is not a PUE"),
         ("fast --at soon", "config", "'soon' is not a time"),
         ("fast --tariff tou.toml --at 2023-10-29T02:30", "config", "2023-10-29 02:30 occurs twice in Europe/Berlin"),
-        ("fast --tariff tou.toml --work runs=5", "config", "when does it run? (tou changes over time); add --at"),
+        ("fast --tariff tou.toml --work runs=5", "config", "its start is not known (tou changes over time); add --at"),
         ("fast --work samples=5", "config", "reports no samples"),
         ("fast --work tokens=0", "config", "tokens=0 is no work"),
         ("fast --work tokens=many", "usage", "is not a name and a number"),

@@ -26,6 +26,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import FrameType
 
     from transformers import TrainerState, TrainingArguments
 
@@ -192,7 +193,7 @@ class JoulelabCallback(TrainingCallback, TrainerCallback):
 
         The Trainer does not give its list of callbacks to them: it is found in the frame that calls this hook.
         """
-        frame = sys._getframe(1)  # noqa: SLF001
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
         while frame is not None:
             listed = getattr(frame.f_locals.get("self"), "callbacks", None)
             if isinstance(listed, list) and any(one is self for one in listed):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
     from joulelab.integrations.jupyter_figures import MeasuredCell, NotebookFigures, NotebookPart, PowerPicture
+    from joulelab.report.terminal import TextBlock
 
 FactRow = tuple[str, str]
 MOST_CELLS = 30  # further cells are shown in one row: those that used least
@@ -48,7 +49,7 @@ class NotebookOutput:
 
     def to_text(self) -> str:
         """Return plain text of 80 columns."""
-        blocks = [list_facts(avoid_breaks(self.answer), label_width=LABEL_WIDTH)]
+        blocks: list[TextBlock] = [list_facts(avoid_breaks(self.answer), label_width=LABEL_WIDTH)]
         blocks += [BLANK_LINE, self.table] if self.table is not None else []
         power = [("power", draw_blocks(self.power))] if self.power is not None else []
         blocks += [BLANK_LINE, list_facts([*power, *self.notes], label_width=LABEL_WIDTH)]

@@ -111,6 +111,7 @@ def test_points_join_the_rows_of_the_user_whose_steps_stay_as_they_are(
     assert energies[-1] == pytest.approx(total, rel=0.05)  # the last point is not lost
     assert total == pytest.approx(200 * summary["joulelab/total/duration_s"], rel=0.1)
     assert summary["joulelab/total/j_per_sample"] == pytest.approx(total / 256)
+    assert summary["joulelab/total/energy_kwh"] == pytest.approx(total / 3.6e6, rel=1e-4)
     assert summary["joulelab/fact/data"] == "digits"
     assert m.run is not None
     assert summary["joulelab/run"] == m.run.name

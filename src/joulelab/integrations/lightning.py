@@ -164,25 +164,16 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
 
     @guard_hook
     def on_test_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
-        """Count a batch of a test."""
-        if self.training.is_begun:
-            self.training.report_work(self._count_batch(batch))
-
-    @guard_hook
-    def on_predict_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Any, *_: Any) -> None:
-        """Count a batch of a prediction."""
+        """Count a batch of a test or a prediction."""
         if self.training.is_begun:
             self.training.report_work(self._count_batch(batch))
 
     @guard_hook
     def on_test_end(self, *_: Any) -> None:
-        """End the measurement of a test."""
+        """End the measurement of a test or a prediction."""
         self.training.end_training()
 
-    @guard_hook
-    def on_predict_end(self, *_: Any) -> None:
-        """End the measurement of a prediction."""
-        self.training.end_training()
+    on_predict_batch_end, on_predict_end = on_test_batch_end, on_test_end
 
     @guard_hook
     def on_save_checkpoint(self, trainer: Any, *_: Any) -> None:

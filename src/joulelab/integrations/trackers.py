@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from joulelab.core.clock import monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError
+from joulelab.integrations.energy_metrics import list_metrics
 from joulelab.run import marking
 from joulelab.run.live import LiveReader, import_live_modules, wait_until_covered
 from joulelab.run.measure import Measurement, measure
@@ -253,9 +254,11 @@ def _list_live_values(now: LiveFigures) -> dict[str, float]:
 
 
 def _list_totals(result: Result) -> dict[str, float]:
-    """Return energy (J) with its expanded uncertainty, mean power (W), time (s) and joules per work."""
+    """Return energy (J) with its expanded uncertainty, mean power (W), time (s), cost, CO2e (kg), joules per work."""
     prefix = "joulelab/total"
     values: dict[str, float | None] = {f"{prefix}/duration_s": result.duration_s}
+    figures = list_metrics(result.energy, result.duration_s, {}, result.site)
+    values |= {f"{prefix}/{name}": value for name, value in figures.items() if name not in ("energy_j", "power_w")}
     for group in (g for g in result.groups if " " not in g.name):
         name = prefix if group.name == "measured" else f"{prefix}/{group.name}"
         values[f"{name}/energy_j"] = group.energy.value

@@ -267,7 +267,8 @@ def test_a_late_line_makes_a_bar_give_way_and_one_that_is_over_is_not_painted() 
     painted = terminal.getvalue().split(ERASE)[3:]
     assert painted[0] == ""
     assert painted[1].startswith("second: ")
-    assert painted[2:] == ["first: energy not measured; it took 9.000 s; 16 samples, 1.778 samples/s\n"]
+    assert painted[2].startswith("first: energy not measured (")
+    assert painted[2].endswith("; it took 9.000 s; 16 samples, 1.778 samples/s\n")
 
 
 def test_without_a_terminal_a_loop_is_lines_that_grep_finds_and_the_last_one_begins_with_the_answer() -> None:

@@ -88,12 +88,14 @@ def describe_cell(measured: MeasuredCell) -> NotebookOutput:
     if not result.energy.is_resolved:
         answer = [(label, _explain_short_cell(measured) if label == "energy" else text) for label, text in answer]
         return NotebookOutput(answer, power=measured.power, notes=run)
+    left_out = {"ending"}  # the run goes on, the cell has ended
     if result.gpu_loads and not any(load.is_used for load in result.gpu_loads):
         mean_w = result.energy / result.duration_s
         watts = fmt.format_watts(mean_w.value, mean_w.expanded)
         answer.append(("idle", f"the GPUs did nothing: {watts} is idle power"))
+        left_out.add("unseen")  # there is no load that could be in step with a sensor
     table = make_summary_table(choose_summary_rows(result), result.energy, choose_phase_rows(result))
-    checks = tuple(check for check in result.checks if check.name != "ending")  # the run goes on, the cell has ended
+    checks = tuple(check for check in result.checks if check.name not in left_out)
     return NotebookOutput(answer, table, measured.power, [*choose_notes(replace(result, checks=checks))[0], *run])
 
 

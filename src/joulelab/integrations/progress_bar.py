@@ -101,7 +101,7 @@ class ProgressBar:
         energy = now.energy.get("measured") if now is not None else None
         took = fmt.format_duration(seconds)
         if now is None or energy is None:
-            parts = ["energy not measured", f"it took {took}"]
+            parts = ["energy not measured (`joulelab meters` lists what is missing)", f"it took {took}"]
         elif not energy.is_resolved:
             parts = [f"energy: {fmt.word_unresolved(energy)}", f"it took {took}"]
         else:

@@ -369,9 +369,9 @@ def _print_several(made: Sequence[Path], remarks: Sequence[str], tool: str, *, a
     from joulelab.report import format as fmt
     from joulelab.report.run_tables import format_run_energy
     from joulelab.report.tables import make_table
+    from joulelab.report.terminal import TextLine
 
-    for text in remarks:
-        click.echo(text)
+    print_blocks([TextLine(text) for text in remarks])
     rows, is_estimate = [], False
     with show_progress("analysing the runs"):
         for run in made:
@@ -401,8 +401,9 @@ def _print_imported(imported: ImportedRun, *, as_json: bool) -> None:
     from joulelab.analysis.results_file import load_result
 
     if not as_json:
-        for text in imported.remarks:
-            click.echo(text)
+        from joulelab.report.terminal import TextLine
+
+        print_blocks([TextLine(text) for text in imported.remarks])
     with show_progress("analysing the run"):
         result = load_result(imported.run).with_site(load_current_site())
     if as_json:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from joulelab.report.run_rows import EnergyRow, PhaseRow
 
 MOST_NOTES = 3
-MOST_COMMAND_LINES = 3  # a longer command is cut
+LEFT_OUT = " ..."  # in place of words of a command
 MOST_WORK_LINES = 2
 MOST_KINDS = 3  # of work, in a table
 MOST_PHASE_ROWS = 5  # below the devices; `--all` has the others
@@ -54,6 +54,7 @@ WHOLES = {
     "rack": "the rack",
     "job": "what the cluster accounted for the job",
 }
+USUAL_METERS = ("nvml", "rapl")
 NODE_WHOLES = ("node.ac", "node.dc", "rack", "job", "outlet", "psu", "psu.dc", "psys")
 LABELS = {"dram": "memory", "node.ac": "node (wall)", "node.dc": "node (DC)"}
 SIGNALS = {
@@ -110,7 +111,7 @@ def _lay_out_answer(
         blocks += [BLANK_LINE, make_summary_table(rows, result.energy, choose_phase_rows(result))]
     notes, hidden = choose_notes(result, problems)
     if result.energy is None:
-        notes += list_missing_facts(result)
+        notes += list_missing_facts(result)[: MOST_NOTES - len(notes)]
     if notes:
         blocks += [BLANK_LINE, list_facts(notes, label_width=LABEL_WIDTH, styles=STATUS_STYLES)]
     return blocks, hidden
@@ -124,9 +125,8 @@ def list_answer_facts(
     With `has_hint`, one line says how to set a site if none is set; with `every`, all work and all facts are listed.
     """
     end = f" · {fmt.format_duration(result.duration_s)} · {name_ending(result)}"
-    room = max(MOST_COMMAND_LINES * (width - LABEL_WIDTH - 1) - len(end), 20)
-    title = fmt.shorten_end(shlex.join(result.command), room)
-    lines = [("joulelab", f"{title}{end}")]
+    room = max(width - LABEL_WIDTH - 1 - len(end), 20)
+    lines = [("joulelab", f"{shlex.join(result.command) if every else _shorten_command(result, room)}{end}")]
     if result.twin:
         label, _, text = fmt.name_twins([result.twin]).partition(": ")
         lines.append((label, text))
@@ -136,6 +136,17 @@ def list_answer_facts(
     lines += list_footprint_facts(result, has_hint=has_hint) + list_cap_facts(result)
     lines += list_work_facts(result, every=every)
     return lines + [fact for fact in list_workload_facts(result) if every or fact[0] in ("data", "quality")]
+
+
+def _shorten_command(result: Result, room: int) -> str:
+    """Return the command in one line: the program without its folder, and as many whole words as there is room for."""
+    words = [shlex.quote(word) for word in result.command]
+    words[:1] = [shlex.quote(word.rpartition("/")[2] or word) for word in result.command[:1]]
+    if len(" ".join(words)) <= room:
+        return fmt.shorten_end(" ".join(words), room)
+    while len(words) > 1 and len(" ".join(words)) + len(LEFT_OUT) > room:
+        words.pop()
+    return fmt.shorten_end(" ".join(words), room - len(LEFT_OUT)) + LEFT_OUT
 
 
 def write_energy_answer(result: Result, *, has_time: bool = False) -> str:
@@ -227,13 +238,14 @@ def describe_coverage(result: Result) -> str:
         # A scope of all devices of a kind has no number: how many there are is not known.
         counts[family] = counts.get(family, 0) + (0 if family in PARTS and scope == family else 1)
     names = [_name_family(family, count) for family, count in counts.items()]
-    hosts = f" on {len(set(whole.hosts))} nodes" if len(set(whole.hosts)) > 1 else ""
-    if not any(family in NODE_WHOLES for family in counts):
-        if set(counts) == {"gpu"}:
-            number = f" ({counts['gpu']})" if counts["gpu"] else ""
-            return f"GPUs only{number}{hosts}: no meter for the rest of the node"
-        return f"{', '.join(names)}{hosts}; nothing measures the rest of the node"
-    return f"{', '.join(names)}{hosts}"
+    count = len(set(whole.hosts))
+    where, rest = (f" on {count} nodes", "the rest of the nodes") if count > 1 else ("", "the rest of the node")
+    if any(family in NODE_WHOLES for family in counts):
+        return f"{', '.join(names)}{where}"
+    if set(counts) == {"gpu"}:
+        number = f" ({counts['gpu']})" if counts["gpu"] else ""
+        return f"GPUs only{number}{where}: no meter for {rest}"
+    return f"{', '.join(names)}{where}; nothing measures {rest}"
 
 
 def _name_family(family: str, count: int) -> str:
@@ -306,10 +318,11 @@ def list_workload_facts(result: Result) -> list[tuple[str, str]]:
 def list_missing_facts(result: Result) -> list[tuple[str, str]]:
     """List the meters without readings: all of them if there is no energy, else those that can be repaired.
 
-    Remarks on the source of readings are left to `joulelab doctor` and `joulelab meters --all`.
+    Those that can be repaired come first, then those that most nodes have. Remarks on the source of readings are left
+    to `joulelab doctor` and `joulelab meters --all`.
     """
     lines = []
-    for m in result.missing:
+    for m in sorted(result.missing, key=lambda m: (m["status"] == "unavailable", m["meter"] not in USUAL_METERS)):
         if result.scopes and (m["status"] == "unavailable" or m.get("code") == "meter.source"):
             continue
         why = f" ({m['why']})" if m["why"] else ""

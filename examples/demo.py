@@ -42,8 +42,10 @@ PART_S, END_S = 900.0, 20.0
 # So long a part may import what it needs before it is ended because nobody reads it: it can then end in good order (s).
 START_S = 2.0
 # So long the job of part 1 works (s): long enough that no figure of it is uncertain because of its ends.
-LOAD_S = 11.0
-STEPS_PER_S = 0.15 * 8 * 0.97**3  # of that job: its speed on one GPU, on 8 GPUs that lose 3 % with each doubling
+LOAD_S = 8.0
+# Of that job: its speed on one GPU, on 8 GPUs that lose 3 % with each doubling. A step of 0.334 s is not in step with
+# the GPUs' sensors, which measure every 0.1 s.
+STEPS_PER_S = 0.41 * 8 * 0.97**3
 SHOWN_FIGURES = (
     "best by energy",
     "training time",
@@ -51,8 +53,8 @@ SHOWN_FIGURES = (
 )  # of the paper: how their labels begin
 # How `joulelab run` ends where one of its meters is not there.
 NO_SUCH_METER = "exit code 125"
-# The server of the twin's wall meter, what it needs, and the entry that reads it. BMC and PDU are too slow for a demo.
-SERVERS = {"modbus": ("pymodbus", "modbus1")}
+# The server of the twin's wall meter, the library that reads it, and its entry. BMC and PDU are too slow for a demo.
+SERVERS = {"analyzer": ("pyvisa_py", "analyzer")}
 
 
 def width() -> int:
@@ -142,7 +144,7 @@ def measure(here: Here, results: str, load_s: float) -> Part:
     programs = (
         here.twin,
         f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
-        f"python -m joulelab.twin.job --gpus 8 --work {steps} --speed 0.15 --batch 8192 --load 0.8",
+        f"python -m joulelab.twin.job --gpus 8 --work {steps} --speed 0.41 --batch 4096 --load 0.8",
     )
 
     def with_fewer(why: str) -> Part | None:
@@ -202,7 +204,7 @@ def sweep(here: Here, results: str) -> Part:
     programs = (
         "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
         f"joulelab sweep --studies {results} --name caps --cap 140,200,260 --repeat 3 --goal energy {read}",
-        "python -m joulelab.twin.job --gpus 8 --work 330 --speed 23",
+        "python -m joulelab.twin.job --gpus 8 --work 450 --speed 23",
     )
 
     def answer() -> list[str]:

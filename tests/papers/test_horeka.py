@@ -24,6 +24,7 @@ from joulelab.papers.horeka import (
 )
 from joulelab.papers.judgement import count_kind, count_strictly
 from joulelab.papers.paper import PaperNumbers, find_paper
+from joulelab.report.format import format_interval
 from joulelab.study.study_file import read_study
 from joulelab.twin.nodefile import Description, parse_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
@@ -250,7 +251,7 @@ def test_sampling_costs_short_jobs_more_and_has_a_sign(run: Study, numbers: Pape
     assert [c.period_s for c in found.values() if c.is_own] == [10]
     remark = numbers.remarks["health.predict.gpu.mean_w"]
     for each in found.values():
-        watts = f"{each.counted_w:.0f} ± {each.spread * each.power_w:.0f} W"
+        watts = f"{format_interval(each.counted_w, each.spread * each.power_w, signed=True)} W"
         assert watts == remark["own"] if each.is_own else f"{watts} every {each.period_s:g} s" in remark["others"]
 
 

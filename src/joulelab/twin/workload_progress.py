@@ -117,12 +117,12 @@ def check_run(seconds: float, pieces: float, where: str) -> None:
     """Refuse a run that takes too long (s), or has too many pieces. Raises ConfigError."""
     if not seconds <= MOST_S:
         raise ConfigError(
-            f"the run would take {seconds:.3g} s", where=where, why=f"at most {MOST_S:g} s can be laid out"
+            f"the run would take {seconds:,.0f} s", where=where, why=f"at most {MOST_S:,.0f} s can be laid out"
         )
     if not pieces <= MOST_PIECES:
         why = f"at most {MOST_PIECES:,} can be laid out"
         then = "fewer epochs, or a longer flutter_s of its stages"
-        raise ConfigError(f"the run would have {pieces:.3g} pieces", where=where, why=why, next=then)
+        raise ConfigError(f"the run would have {pieces:,.0f} pieces", where=where, why=why, next=then)
 
 
 def list_steps(node: Node, model: WorkloadModel, ask: RunRequest) -> list[Step]:

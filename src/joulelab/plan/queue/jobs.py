@@ -182,7 +182,7 @@ def read_job_file(
         raise join_errors(mistakes)
     left_out = {name: float(count) for name, count in counts.items() if name != "assumed"}
     if not jobs:
-        why = ", ".join(f"{count:g} {name.replace('_', ' ')}" for name, count in left_out.items())
+        why = ", ".join(f"{count:,.0f} {name.replace('_', ' ')}" for name, count in left_out.items())
         raise ConfigError("the file has no jobs", where=str(path), why=why or None, next="name another file of jobs")
     notes = [Note("queue.processors-unknown")] if is_swf and processors is None else []
     notes += [Note("queue.left-out", left_out)] if left_out else []

@@ -137,7 +137,7 @@ def make_site(table: QueueTable, stream: JobStream, measured: Sequence[MeasuredR
     if site.margin >= 1:
         raise ConfigError("the margin leaves nothing of the budget", next="give less than 100%: --margin 5%")
     if site.room_w <= 0:
-        idle_text = f"{site.nodes} idle nodes draw {site.nodes * idle_w:g} W of {site.limit_w:g} W"
+        idle_text = f"{site.nodes} idle nodes draw {site.nodes * idle_w:,.10g} W of {site.limit_w:,.10g} W"
         raise ConfigError(
             "the power budget is used up before any job starts", why=idle_text,
             next="give a higher --budget, fewer --nodes, or --idle 0W for nodes that are off",

@@ -265,7 +265,7 @@ def fit_nodes(limits: Sequence[Limit], node_w: float) -> Fit:
     for nodes in range(MOST_NODES):
         if node_w > allow_node_power(limits, nodes + 1) * (1 + EXACT):
             return Fit(node_w, nodes, find_tightest(limits, nodes + 1))
-    what = f"more than {MOST_NODES:,} nodes of {node_w:g} W would fit"
+    what = f"more than {MOST_NODES:,} nodes of {node_w:,.10g} W would fit"
     raise ConfigError(what, why="a unit may be wrong", next="check the units of the supply and of a node: 70kW, 8480W")
 
 
@@ -294,9 +294,9 @@ def _check_contradictions(table: TomlTable, rack: Rack) -> None:
         return
     rated = _add_ratings(rack.feeds)
     if rack.supply_w is not None and rack.feeds and rack.supply_w > rated * ROUNDING:
-        why = f"all of them are rated at {rated:.0f} VA"
-        table.wrong("supply_w", f"the feeds cannot supply {rack.supply_w:g} W", why=why, next="correct one of them")
+        why = f"all of them are rated at {rated:,.0f} VA"
+        table.wrong("supply_w", f"the feeds cannot supply {rack.supply_w:,.10g} W", why=why, next="correct one of them")
     least = min(find_limits(rack), key=lambda limit: limit.watts)
     if least.watts <= 0:
-        why = f"other devices draw {rack.others_w:g} W, and the {least.name} has no more"
+        why = f"other devices draw {rack.others_w:,.10g} W, and the {least.name} has no more"
         table.wrong("others_w", "no power is left for nodes", why=why, next="correct others_w, margin or the supply")

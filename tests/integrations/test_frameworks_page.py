@@ -22,7 +22,7 @@ def test_an_example_runs(tmp_path: Path, code: str) -> None:
     environ |= {"JOULELAB_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^train\b", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^joulelab +train\b", done.stdout, re.MULTILINE), done.stdout
     (run,) = (tmp_path / "runs").iterdir()
     (marks,) = run.glob("*/marks/*.jsonl")
     assert '"name":"epoch","n":2' in marks.read_text()

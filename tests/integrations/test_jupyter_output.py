@@ -105,7 +105,8 @@ def test_a_cell_without_energy_gives_the_reason_and_the_next_step() -> None:
     cell = MeasuredCell("x", Path("/runs/r1"), 0.01, short, None, 100.0)
     text = describe_cell(cell).to_text()
     assert "energy     too short to measure in 10.0 ms; 100.0 W on average around it" in text
-    assert "-> repeat its work for 2 s or more: for _ in range(200): ..." in text
+    assert "Repeat its work for 2 s or more:" in text
+    assert "-> for _ in range(200): ..." in text
     assert "warning" not in text
     assert "for 5 s or more" in describe_cell(replace(cell, around_w=None)).to_text()
 

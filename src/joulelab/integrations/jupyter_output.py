@@ -116,7 +116,9 @@ def _explain_short_cell(measured: MeasuredCell) -> str:
     needed_s = (energy.expanded or 0.0) / (GOOD_SHARE * around_w) if around_w else GUESSED_S
     needed_s = max(_round_up(needed_s), 1.0)
     times = math.ceil(needed_s / max(measured.duration_s, 1e-6))
-    return f"{text}\n-> repeat its work for {fmt.format_rough_duration(needed_s)} or more: for _ in range({times}): ..."
+    return (
+        f"{text}\nRepeat its work for {fmt.format_rough_duration(needed_s)} or more:\n-> for _ in range({times}): ..."
+    )
 
 
 def _round_up(value: float) -> float:

@@ -30,7 +30,7 @@ def test_a_message_reads_as_one_sentence(given: dict[str, str], said: str) -> No
 def test_a_time_that_is_none_is_told_how_to_write_it() -> None:
     with raises_code("config.no-time") as caught:
         read_seconds("10x")
-    assert str(caught.value) == "'10x' is no time; write it as 10, 10s, 500ms or 2m"
+    assert str(caught.value) == "'10x' is not a time; write it as 10, 10s, 500ms or 2m"
     with raises_code("config.time-too-short") as caught:
         read_seconds("0", 0.001)
     assert caught.value.next == "at least 0.001s"

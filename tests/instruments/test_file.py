@@ -278,7 +278,7 @@ def test_text_in_a_state_is_counted_and_no_gap(tmp_path: Path) -> None:
     columns = [*POWER, {"column": "temp", "scope": "node.ac", "unit": "C", "kind": "state"}]
     archive = open_text(tmp_path, make_log("1,hot", "2,60", "3,hot", head="t,watts,temp"), columns=columns)
     assert not list_events(fetch_all(archive), "gap")
-    assert "temp: 2 cells are no numbers (first: line 2, 'hot')" in list_problems(archive)
+    assert "temp: 2 cells are not numbers (first: line 2, 'hot')" in list_problems(archive)
 
 
 def test_gaps_that_are_too_many_are_counted(tmp_path: Path) -> None:

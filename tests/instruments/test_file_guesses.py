@@ -213,7 +213,7 @@ def test_single_zeros_between_powers_are_gaps_and_longer_ones_are_told(tmp_path:
 
 def test_energies_of_single_rows_are_no_counter(tmp_path: Path) -> None:
     rows = [f"{at(k)},{c}" for k, c in enumerate((50, 60, 50, 60) * 10)]
-    with pytest.raises(ReadFailed, match=r"'energy_j' is no counter \(it falls 19 times in 40 readings\)"):
+    with pytest.raises(ReadFailed, match=r"'energy_j' is not a counter \(it falls 19 times in 40 readings\)"):
         _ = guess_text(tmp_path, make_file("t,energy_j", *rows)).interval
     rows = [f"{at(k)},{c}" for k, c in enumerate([*range(100, 140), *range(40)])]
     assert len(fetch_all(guess_text(tmp_path, make_file("t,energy_j", *rows)))[0].rows) == 80, "one reset"

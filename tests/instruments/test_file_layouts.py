@@ -220,7 +220,7 @@ def test_the_advice_on_a_comma_offers_all_that_it_may_be(tmp_path: Path, cells: 
 
 @pytest.mark.parametrize("cell", ['"1,300"', '"1,300.5 W"', '"12,5"', "1 300"])
 def test_one_number_with_a_separator_among_plain_ones_refuses_the_file(tmp_path: Path, cell: str) -> None:
-    with pytest.raises(ReadFailed, match=r"'watts' cannot be read.*1 cells are no numbers; first: line 102.*type"):
+    with pytest.raises(ReadFailed, match=r"'watts' cannot be read.*1 cells are not numbers; first: line 102.*type"):
         _ = open_text(tmp_path, make_log(*[700] * 100, cell, *[700] * 100)).interval
 
 
@@ -233,8 +233,8 @@ def test_points_between_thousands_are_found_beside_a_decimal_comma(tmp_path: Pat
 
 def test_much_text_among_numbers_refuses_the_file_and_a_little_is_a_gap(tmp_path: Path) -> None:
     cells = [700] * 100
-    assert "5 cells are no numbers" in list_problems(open_text(tmp_path, make_log(*cells, *["over"] * 5)))
-    with pytest.raises(ReadFailed, match=r"6 cells are no numbers.*missing=over"):
+    assert "5 cells are not numbers" in list_problems(open_text(tmp_path, make_log(*cells, *["over"] * 5)))
+    with pytest.raises(ReadFailed, match=r"6 cells are not numbers.*missing=over"):
         _ = open_text(tmp_path, make_log(*cells, *["over"] * 6)).interval
     assert len(list_values(fetch_one(open_text(tmp_path, make_log(*cells, *["over"] * 6), missing=["over"])))) == 106
 

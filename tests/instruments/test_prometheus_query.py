@@ -172,7 +172,7 @@ def test_fuzzed_structures_give_typed_errors(rounds):
         ({"address": "x"}, "neither preset nor queries"),
         ({"address": "x", "preset": "ipmi", "queries": []}, "both preset and queries"),
         ({"address": "x", "preset": "impi"}, "did you mean 'ipmi'"),
-        ({"address": "x", "queries": {}}, "queries is no list"),
+        ({"address": "x", "queries": {}}, "queries is not a list"),
         ({"address": "x", "queries": [{"qery": "a"}]}, "did you mean 'query'"),
         ({"address": "x", "queries": [{"query": ""}]}, "not empty"),
         ({"address": "x", "queries": [{"query": "a", "unit": "kw"}]}, "unit is 'kw'"),

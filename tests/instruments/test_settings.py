@@ -14,7 +14,7 @@ def test_a_wrong_key_names_the_nearest():
 
 
 def test_a_key_of_the_first_edition_is_refused_with_what_to_do_instead():
-    with pytest.raises(ConfigError, match=r"'inlets' is no setting any more; read .* by SNMP") as caught:
+    with pytest.raises(ConfigError, match=r"'inlets' is not a setting any more; read .* by SNMP") as caught:
         settings.check_keys("x", {"inlets": [1]}, {"outlets": ""})
     assert caught.value.code == "config.removed-key"
 

@@ -392,7 +392,7 @@ def test_the_doctor_lists_what_might_be_power_in_an_unknown_device():
     assert any(f"{at}.4.1 is 1130, beside what may be a voltage ({at}.2.1)" in line for line in said)
     assert any("99999.3.1 shows '1.2 kW'" in line for line in said)
     assert not any(f"{at}.4.2" in line or f"{at}.5" in line.split(" is ")[0] for line in said)
-    with pytest.raises(Unavailable, match="this is no PDU or UPS"):
+    with pytest.raises(Unavailable, match="this is not a PDU or UPS"):
         read_objects(unknown)
     silent = Replay(device("1.3.6.1.4.1.99999.7", (f"{at}.5", 3)))
     assert "none looks like power" in list_suspects(silent, read_identity(silent))[0]

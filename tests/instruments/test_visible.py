@@ -72,7 +72,7 @@ def test_the_first_of_the_visible_are_used() -> None:
     assert seen.scopes == ("gpu:3", "gpu:1", "gpu:0")  # 1 is GPU-111, and 9 hides what follows
     assert seen.take_first(2).scopes == ("gpu:3", "gpu:1")
     assert seen.take_first(2).make_environment(environ) == {"CUDA_VISIBLE_DEVICES": "3,GPU-111"}
-    with pytest.raises(ConfigError, match=r"4 GPUs are asked for.*3 GPUs are visible"):
+    with pytest.raises(ConfigError, match=r"4 GPUs are requested.*3 GPUs are visible"):
         seen.take_first(4)
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES is ''"):
         see_nvidia_gpus(FOUR, {"CUDA_VISIBLE_DEVICES": ""}).take_first(1)

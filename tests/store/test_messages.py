@@ -28,7 +28,10 @@ def test_a_run_that_is_not_found_says_where_it_was_looked_for_and_what_is_near(r
     assert "nearest: baseline" in str(caught.value)
     with raises_code("not-a-run.ambiguous") as caught:
         find_run(runs, made[0].name[:4])
-    assert (caught.value.what, caught.value.next) == (f"{made[0].name[:4]!r} begins 2 runs", "give more of it")
+    assert (caught.value.what, caught.value.next) == (
+        f"the names of 2 runs begin with {made[0].name[:4]!r}",
+        "give more letters of the name",
+    )
 
 
 def test_places_and_schemas_say_what_to_do(tmp_path: Path) -> None:

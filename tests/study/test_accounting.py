@@ -145,7 +145,7 @@ def test_what_is_not_there_yet_is_left_for_the_next_call(slot):
     ours = row("4", 9000) + row("4.batch", 9000)  # the step of ours has no row yet
     fake = Asked(open_ + zero + ours)
     (words,) = filled(slots, fake, now=T0 + 65 * NS)
-    assert words == "Slurm does not have the energy of 4 jobs: 1, 2, 3, 4 yet: it is asked for at the next call"
+    assert words == "Slurm does not have the energy of 4 jobs: 1, 2, 3, 4 yet; the next call of this command reads it"
     assert all((one.run / "results.json").exists() for one in slots)
     assert not list(slots[0].folder.parent.glob("*/*/slurm-*"))
 
@@ -283,5 +283,5 @@ def test_a_thousand_jobs_are_a_few_questions():
 
 
 def test_nothing_is_typed_into_a_command_line():
-    with pytest.raises(Unavailable, match="is no job"):
+    with pytest.raises(Unavailable, match="is not a job"):
         SlurmClient(run=lambda *_: Answer(0, "", "")).read_rows(["1", "--version"])

@@ -268,7 +268,7 @@ def test_without_state_the_lock_is_of_the_user(tmp_path: Path, no_state: dict[st
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "strange"])
 def test_what_others_put_in_its_place_is_refused_at_once(tmp_path: Path, no_state: dict[str, str], kind: str) -> None:
     (lock,) = list_lock_files(no_state)
-    why = {"pipe": "it is no plain file", "strange": "it belongs to nobody"}.get(kind, "")
+    why = {"pipe": "it is not a plain file", "strange": "it belongs to nobody"}.get(kind, "")
     if kind == "link":
         lock.symlink_to(tmp_path / "elsewhere")
     elif kind == "pipe":

@@ -128,7 +128,7 @@ def test_cooling_is_a_temperature_or_a_time() -> None:
     assert [read_cooling(text) for text in ("45C", " 45.5 °C ", "45degC", "60s", "2m", 30)] == [
         ("cool_c", 45.0), ("cool_c", 45.5), ("cool_c", 45.0), ("cool_s", 60.0), ("cool_s", 120.0), ("cool_s", 30.0),
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match="is no time"):
+    with pytest.raises(ConfigError, match="is not a time"):
         read_cooling("cold")
 
 

@@ -90,7 +90,7 @@ environment = { PATH = "%s/tools" }
             f"9: workload c: ./plain cannot be started (it may not be executed); chmod +x ./plain, or {then}",
             f"11: workload d: there is no program 'plain' {beside}; write ./plain, or its interpreter before it",
             f"13: workload e: there is no program 'mine' {only}; write {here}/tools/mine",
-            "15: workload f: ./tools cannot be started (it is no file); name a program",
+            "15: workload f: ./tools cannot be started (it is not a file); name a program",
         )
     ]
 
@@ -156,9 +156,9 @@ environment = { CUDA_VISIBLE_DEVICES = "" }
     told = said(text)
     assert [re.split(r" \(|; ", line)[0] for line in told] == [
         "s.toml:2: no meter here covers 'node.ac'",
-        "s.toml:4: knob gpus on b: 2, 3, 4, ... 9 GPUs are asked for",
+        "s.toml:4: knob gpus on b: 2, 3, 4, ... 9 GPUs are requested",
         "s.toml:6: workload w: there is no program 'nope'",
-        "s.toml:10: knob gpus on b: 77 GPUs are asked for",
+        "s.toml:10: knob gpus on b: 77 GPUs are requested",
     ]
 
 
@@ -201,7 +201,7 @@ def test_values_out_of_range_are_told_once_for_all_devices_alike() -> None:
         "sweep: gpu:2 has no default; give its cap in W"
     ]
     assert refused({"clock": "100", "cpu_cap": "300", "gpus": "1,3"}) == [
-        "--gpus: 3 GPUs are asked for (2 GPUs are visible)",
+        "--gpus: 3 GPUs are requested (2 GPUs are visible)",
         "sweep: gpu:0 cannot be locked to a clock at 100 MHz (RTX takes 300 MHz to 2000 MHz)",
         "sweep: cpu:0 cannot be capped at 300 W (it takes 100 W to 260 W)",
     ]

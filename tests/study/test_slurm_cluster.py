@@ -271,7 +271,7 @@ def test_held_jobs_are_told(slurm):
     assert [(news.what, news.why) for news in waits] == [
         (
             "waits in the queue",
-            f"job {job} does not start: job requeued in held state; `scontrol show job {job}` tells more",
+            f"job {job} does not start: job requeued in held state; for the reason: scontrol show job {job}",
         )
     ]
     executor.cancel(slot)

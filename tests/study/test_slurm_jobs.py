@@ -85,7 +85,7 @@ def test_a_database_that_lags_or_is_down():
     assert watch.read_states(["6"])["6"].over is None
     site.t += 61
     assert watch.read_states(["6"])["6"] == TaskState(JobState("6", "", "UNKNOWN"), over=True)
-    assert describe_end(watch.read_states(["6"])["6"]) == "ended; Slurm knows no more of it"
+    assert describe_end(watch.read_states(["6"])["6"]) == "ended; Slurm has no record of its result"
 
 
 def test_the_database_may_never_hear_of_an_end():
@@ -250,7 +250,7 @@ def test_a_job_that_will_not_start_by_itself_is_told_once(tmp_path):
     (news,) = opened.poll(0)
     assert (news.what, news.why) == (
         "waits in the queue",
-        "job 8 does not start: launch failed requeued held; `scontrol show job 8` tells more",
+        "job 8 does not start: launch failed requeued held; for the reason: scontrol show job 8",
     )
     site.t = 10.0
     assert opened.poll(0) == []
@@ -263,7 +263,7 @@ def test_what_slurm_has_lost_is_tried_again(tmp_path):
     assert opened.poll(0) == []
     site.t = 100.0
     (news,) = opened.poll(0)
-    assert (news.fate, news.ending) == ("again", "job 8 ended; Slurm knows no more of it")
+    assert (news.fate, news.ending) == ("again", "job 8 ended; Slurm has no record of its result")
 
 
 def test_a_task_that_is_cancelled_while_it_waits_ends_soon_though_the_database_still_has_it_waiting(tmp_path):

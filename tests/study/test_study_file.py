@@ -388,7 +388,7 @@ notebook = "trian.ipynb"
     assert told[0].startswith("3: train.ipynb: there is no parameter 'epohcs'")
     assert told[1].startswith("4: train.ipynb: there is no parameter 'epocks'")
     assert "did you mean 'epochs'" in told[1]
-    assert told[2].startswith("6: broken.ipynb: this is no notebook")
+    assert told[2].startswith("6: broken.ipynb: this is not a notebook")
     assert told[3].startswith("8: there is no notebook trian.ipynb")
     assert "did you mean 'train.ipynb'?" in told[3]
 
@@ -418,12 +418,12 @@ phases = "cell 99"
     some = "name one of cell 1, cell 3, cell 4, cell 5, cell 6, cell 7, ..., counted over all code cells"
     told = said(tmp_path, text).splitlines()
     assert told[:4] == [
-        f"3: there is no phase 'cell 2' (nothing of it is run); {some}",
+        f"3: there is no phase 'cell 2' (this cell is not run); {some}",
         f"3: there is no phase 'cell 10' (a.ipynb has 9 code cells); {some}",
         f"3: there is no phase 'cell 0' (a.ipynb has 9 code cells); {some}",
         "6: there is no phase 'cell 1' (none.ipynb has 0 code cells); leave it out",
     ]
-    assert told[4].startswith("8: broken.ipynb: this is no notebook")
+    assert told[4].startswith("8: broken.ipynb: this is not a notebook")
     assert len(told) == 5
 
 

@@ -82,7 +82,7 @@ def test_a_folder_that_is_not_in_the_form_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no folder train; name the folder that holds"):
         birds.open_birds(str(tmp_path), SMALL)
     folder = folder_of_birds(tmp_path)
-    with pytest.raises(ConfigError, match=r"there are 3 classes \(69 are asked for\); give classes=3"):
+    with pytest.raises(ConfigError, match=r"there are 3 classes \(69 are requested\); give classes=3"):
         birds.open_birds(str(tmp_path), birds.Sizes(69, 100, 5, 40, 32))
     for file in (folder / "test" / "BOBOLINK").iterdir():
         file.unlink()

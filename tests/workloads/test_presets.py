@@ -152,7 +152,7 @@ def test_a_target_that_no_training_reaches_is_refused(name: str) -> None:
     for given in ({"target": "0.98"}, {"patience": "2"}):
         with pytest.raises(ConfigError, match="target and patience need epochs"):
             check(epochs="0", **given)
-    with pytest.raises(ConfigError, match=r"load is .*\(it is no model that save= wrote\)"):
+    with pytest.raises(ConfigError, match=r"load is .*\(it is not a model that save= wrote\)"):
         check(load=__file__)
 
 

@@ -107,7 +107,7 @@ def test_a_file_that_is_too_short_or_has_too_many_gaps_is_named_with_the_way_out
     with pytest.raises(ConfigError, match=r"at.csv: .*the valid data ends before 2019-01-01; the.* 800 .*--without at"):
         load.split_countries(tmp_path, made)
     (tmp_path / "at.csv").write_text("start,end,load\nnoon,x,5\n")
-    with pytest.raises(ConfigError, match=r"at.csv:2: the time is no date"):
+    with pytest.raises(ConfigError, match=r"at.csv:2: the time is not a date"):
         load.split_countries(tmp_path, made)
     write_country(tmp_path / "at.csv", 60, left_out=tuple(f"2018-03-20 {hour:02}" for hour in range(24)))
     with pytest.raises(ConfigError, match=r"too many gaps \(7% of the hours of the valid data"):
@@ -152,7 +152,7 @@ def test_what_is_wrong_in_kaggles_form_is_told_with_its_line(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="cannot be divided by their sources"):
         xray.split_covidx(tmp_path, tmp_path)
     (tmp_path / "test.txt").write_text("1 test-0.png perhaps s\n")
-    with pytest.raises(ConfigError, match=r"test.txt:1: this is no X-ray \(1 test-0.png perhaps s\)"):
+    with pytest.raises(ConfigError, match=r"test.txt:1: this is not an X-ray \(1 test-0.png perhaps s\)"):
         xray.split_covidx(tmp_path, tmp_path)
     (tmp_path / "test.txt").write_text("1 gone.png positive s\n")
     with pytest.raises(ConfigError, match=r"test.txt:1: there is no image 'gone.png'"):

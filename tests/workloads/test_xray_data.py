@@ -86,7 +86,7 @@ def test_a_folder_is_read_with_its_labels_and_named_by_what_it_is(tmp_path: Path
     ("table", "why"),
     [
         ("image,label\nb.png,positive\n", "train.csv:2: there is no image 'b.png'; put it into"),
-        ("image,label\ntrain0.png,maybe\n", r"train.csv:2: this is no X-ray \(the label is 'maybe'\)"),
+        ("image,label\ntrain0.png,maybe\n", r"train.csv:2: this is not an X-ray \(the label is 'maybe'\)"),
         ("image\ntrain0.png\n", "the label is ''"),
         ("image,label\n", "there is no X-ray in it"),
         ("\udcff\udcfei\0", r"train.csv: the X-rays cannot be read \(it is no text in UTF-8: byte 0xff\)"),

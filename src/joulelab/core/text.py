@@ -73,7 +73,7 @@ def read_seconds(value: float | str, least: float = 0.0) -> float:
     else:
         found = float(value)
     if not math.isfinite(found):
-        raise ConfigError(f"{value!r} is no time", next="write it as 10, 10s, 500ms or 2m", code="config.no-time")
+        raise ConfigError(f"{value!r} is not a time", next="write it as 10, 10s, 500ms or 2m", code="config.no-time")
     if found < least:
         raise ConfigError(f"{value!r} is too short", next=f"at least {least:g}s", code="config.time-too-short")
     return found

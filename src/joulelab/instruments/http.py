@@ -312,7 +312,7 @@ def plain_fingerprint(text: str, label: str) -> str:
     plain = text.strip().lower().removeprefix("sha256:").removeprefix("sha256=").replace(":", "").replace(" ", "")
     if len(plain) != 64 or set(plain) - set("0123456789abcdef"):
         then = "give its 64 hexadecimal digits"
-        raise ConfigError("fingerprint is no SHA-256", where=f"meter {label}", next=then, code="config.fingerprint")
+        raise ConfigError("fingerprint is not a SHA-256", where=f"meter {label}", next=then, code="config.fingerprint")
     return plain
 
 

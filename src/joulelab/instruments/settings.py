@@ -32,7 +32,7 @@ def check_keys(meter: str, config: Mapping[str, Any], known: Mapping[str, str]) 
     for key in config:
         if key not in known:
             if key in REMOVED_KEYS:
-                what = f"{key!r} is no setting any more"
+                what = f"{key!r} is not a setting any more"
                 raise ConfigError(what, where=f"meter {meter}", next=REMOVED_KEYS[key], code="config.removed-key")
             then = suggest_name(str(key), list(known))
             raise ConfigError(f"unknown key {key!r}", where=f"meter {meter}", next=then, code="config.unknown-key")

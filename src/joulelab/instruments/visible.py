@@ -42,7 +42,7 @@ class VisibleGpus:
             return self
         if count > len(self.scopes):
             there = f"{len(self.scopes)} GPUs are visible" if self.scopes else self.why or "no GPU is visible"
-            what, code = f"{count} GPUs are asked for", "config.too-few-gpus"
+            what, code = f"{count} GPUs are requested", "config.too-few-gpus"
             raise ConfigError(what, where="knob gpus", why=there, code=code)
         return replace(self, scopes=self.scopes[:count], entries=self.entries[:count])
 

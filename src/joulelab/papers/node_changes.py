@@ -50,10 +50,10 @@ def read_change(typed: str) -> NodeChange:
     keys = tuple(key.strip() for key in path.split("."))
     if not equals or not all(keys) or (colon and not node):
         advice = "write it as gpu.idle_w=30 or NODE:gpu.idle_w=30"
-        raise ConfigError(f"{typed!r} is no change", where=WHERE, next=advice)
+        raise ConfigError(f"{typed!r} is not a change", where=WHERE, next=advice)
     if keys[0] in ABOUT:
         advice = "joulelab twin --show NODE lists them"
-        raise ConfigError(f"{keys[0]!r} is no physical parameter", where=WHERE, next=advice)
+        raise ConfigError(f"{keys[0]!r} is not a physical parameter", where=WHERE, next=advice)
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:

@@ -141,7 +141,7 @@ def check_picture(file: Path | None, *, force: bool) -> str:
         return ""
     kind = file.suffix.removeprefix(".").lower()
     if kind not in FORMATS:
-        raise click.UsageError(f"{file} is no picture; name it .pdf, .svg or .png")
+        raise click.UsageError(f"{file} is not a picture; name it .pdf, .svg or .png")
     check_overwrite(file, MAKER, what="picture", force=force, option=PICTURE)
     return kind
 

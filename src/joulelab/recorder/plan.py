@@ -120,7 +120,7 @@ def open_meter(plan: Plan, wanted: MeterPlan) -> Meter:
     except Exception as error:
         raise explain_exception(error, wanted) from error
     raise Unavailable(
-        f"{wanted.meter} is no meter", why="it has no function open_meter(config)", code="unavailable.not-a-meter"
+        f"{wanted.meter} is not a meter", why="it has no function open_meter(config)", code="unavailable.not-a-meter"
     )
 
 

@@ -417,7 +417,7 @@ def _wrap_function(
     if not callable(function):
         then = 'write `@joulelab.measured("name")` above a function'
         raise ConfigError(
-            f"{function!r} cannot be measured", why="it is no function", next=then, code="config.not-measurable"
+            f"{function!r} cannot be measured", why="it is not a function", next=then, code="config.not-measurable"
         )
     title = name or str(getattr(function, "__qualname__", "function"))
 

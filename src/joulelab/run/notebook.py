@@ -321,7 +321,7 @@ def _is_cell(cell: Any) -> bool:
 def _refuse_notebook(
     file: Path, why: str, then: str = "name a Jupyter notebook, or run it as a command"
 ) -> ConfigError:
-    return ConfigError("this is no notebook", where=str(file), why=why, next=then, code="config.not-a-notebook")
+    return ConfigError("this is not a notebook", where=str(file), why=why, next=then, code="config.not-a-notebook")
 
 
 def _read_pause(text: str, *, where: str) -> float:

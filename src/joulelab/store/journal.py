@@ -202,7 +202,7 @@ class JournalWriter:
         appended again. Raises StoreError for a part of a row.
         """
         if len(data) % self.row.size:
-            what = f"{len(data)} bytes are no whole rows of {self.row.size}"
+            what = f"{len(data)} bytes are not whole rows of {self.row.size}"
             raise StoreError(what, where=self.path.name, code="store.torn-rows")
         before = self.rows
         self._write(data, whole=self.row.size)

@@ -272,10 +272,10 @@ def find_run(runs: Path, what: str) -> Path:
     if matching:
         some = ", ".join(p.name for p in matching[-5:])
         raise NotARun(
-            f"{what!r} begins {len(matching)} runs",
+            f"the names of {len(matching)} runs begin with {what!r}",
             where=str(runs),
             why=f"the latest: {some}",
-            next="give more of it",
+            next="give more letters of the name",
             code="not-a-run.ambiguous",
         )
     import difflib

@@ -107,7 +107,9 @@ def attach_job(run: Path, config: Mapping[str, Any], *, name: str = "") -> list[
     began = int(read_meta(run)["started"]["utc_ns"])
     if _measure_offset_s(execution, began) > ASKEW_S:
         what = f"job {row.job} is not that of this run"
-        raise ConfigError(what, where=str(run), why="it ran at another time", next="see sacct -X -S now-30days")
+        raise ConfigError(
+            what, where=str(run), why="it ran at another time", next="list your jobs: sacct -X -S now-30days"
+        )
     known = _read_known_steps(run)
     energy = choose_energy(execution, archive.sampling, known)
     fetched, facts = account_job(execution, archive.sampling, energy, archive.problems, config, known)
@@ -241,4 +243,4 @@ def _write_facts(slot: Path, facts: Mapping[str, Any]) -> None:
 def _describe_late(wanted: Sequence[_UnaccountedRun]) -> str:
     jobs = ", ".join(w.job for w in wanted[:MOST_NAMED]) + (", ..." if len(wanted) > MOST_NAMED else "")
     what = "job" if len(wanted) == 1 else f"{len(wanted)} jobs:"
-    return f"Slurm does not have the energy of {what} {jobs} yet: it is asked for at the next call"
+    return f"Slurm does not have the energy of {what} {jobs} yet; the next call of this command reads it"

@@ -65,7 +65,7 @@ def parse_precision(text: Any) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise ConfigError(f"{text!r} is no precision", where="until", next="write a percentage: 1%")
+        raise ConfigError(f"{text!r} is not a precision", where="until", next="write a percentage: 1%")
     return share
 
 

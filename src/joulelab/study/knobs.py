@@ -118,7 +118,7 @@ def read_counts(text: str, where: str = "--gpus") -> tuple[Value, ...]:
         numbers, suffix = _read_numbers(part, where)
         for number in numbers or [Decimal(0)]:
             if suffix or number < 1 or number != number.to_integral_value():
-                raise ConfigError(f"{part!r} is no number of GPUs", where=where, next="write it as 1,2,4,8 or 1:8:1")
+                raise ConfigError(f"{part!r} is not a number of GPUs", where=where, next="write it as 1,2,4,8 or 1:8:1")
             found.append(Value(_format_decimal(number), int(number)))
     return _drop_duplicates(found, where)
 
@@ -217,7 +217,7 @@ def _read_numbers(part: str, where: str) -> tuple[list[Decimal], str]:
     first, last, step = (Decimal(n) for n in whole.group(1, 3, 5))
     if step == 0 or (last - first) / step < 0:
         why = "the step is 0" if step == 0 else "its step leads away from its end"
-        raise ConfigError(f"{part!r} is no range", where=where, why=why, next="write FIRST:LAST:STEP")
+        raise ConfigError(f"{part!r} is not a range", where=where, why=why, next="write FIRST:LAST:STEP")
     count = int((last - first) / step) + 1
     if count > MAX_VALUES:
         raise ConfigError(f"{part!r} has {count} values", where=where, why=f"at most {MAX_VALUES} are allowed")

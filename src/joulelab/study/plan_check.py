@@ -187,7 +187,7 @@ def _check_program_file(file: Path, name: str, beside: Path | None) -> None:
         then = f"chmod +x {name}, or write its interpreter before it"
         raise ConfigError(f"{name} cannot be started", why="it may not be executed", next=then)
     if file.exists():
-        raise ConfigError(f"{name} cannot be started", why="it is no file", next="name a program")
+        raise ConfigError(f"{name} cannot be started", why="it is not a file", next="name a program")
     then = "commands run in the folder where joulelab is started"
     if beside is not None and (beside / file).is_file():
         then = f"{then}: start it in {beside}"
@@ -347,7 +347,7 @@ def check_limits(cells: Sequence[PlannedCell], seen: VisibleGpus, status: CapSta
                 if reason is not None:
                     refused.setdefault((place, reason[0]), {}).setdefault(request.device, {})[reason[1]] = None
     for place, errors in few.items():
-        what, why = f"{_join_values(list(errors))} GPUs are asked for", next(iter(errors.values())).why
+        what, why = f"{_join_values(list(errors))} GPUs are requested", next(iter(errors.values())).why
         _add_knob_refusal(ConfigError(what, why=why, code="config.too-many-gpus"), place, refusals)
     for (place, limit), by_device in refused.items():
         _add_limit_refusals(limit, by_device, place, refusals)

@@ -67,12 +67,12 @@ class WorkPattern:
         try:
             compiled = re.compile(pattern.encode(), re.MULTILINE)
         except re.error as error:
-            raise ConfigError(f"{pattern!r} is no regular expression", where=where, why=str(error)) from None
+            raise ConfigError(f"{pattern!r} is not a regular expression", where=where, why=str(error)) from None
         named = list(compiled.groupindex)
         if len(named) > 1 or (not named and compiled.groups != 1):
             why = f"it has {compiled.groups} groups" if compiled.groups else "it has no group"
             advice = r"put the number in one group: 'tokens: (\d+)', or name it: '(?P<tokens>\d+) done'"
-            raise ConfigError(f"{pattern!r} does not say which number", where=where, why=why, next=advice)
+            raise ConfigError(f"{pattern!r} does not select one number", where=where, why=why, next=advice)
         word = _WORD.search(_ESCAPED.sub(" ", pattern))
         return cls(pattern, named[0] if named else word[0].rstrip("_") if word else "work", add, workload)
 

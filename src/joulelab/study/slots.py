@@ -413,7 +413,7 @@ def _open_own_lock(file: Path) -> int:
         return fd
     os.close(fd)
     plain = stat.S_ISREG(found.st_mode)
-    raise PermissionError(0, f"it belongs to {get_user_name(found.st_uid)}" if plain else "it is no plain file")
+    raise PermissionError(0, f"it belongs to {get_user_name(found.st_uid)}" if plain else "it is not a plain file")
 
 
 def _explain_lock(file: Path, why: str | None) -> StoreError:

@@ -497,7 +497,7 @@ def _check_phases(draft: WorkloadDraft, around: Surroundings) -> None:
     for phase in (phase for phase, number in numbers.items() if number not in valid):
         count = sum(cell["cell_type"] == "code" for cell in content["cells"])
         is_cell = 1 <= numbers[phase] <= count
-        why = "nothing of it is run" if is_cell else f"{draft.words[0]} has {count} code cells"
+        why = "this cell is not run" if is_cell else f"{draft.words[0]} has {count} code cells"
         then = f"name one of {', '.join(shown)}, counted over all code cells" if valid else "leave it out"
         around.mistakes.add((*draft.place, "phases"), f"there is no phase {phase!r}", why=why, next=then)
 

@@ -70,7 +70,7 @@ def test_hours_and_whole_runs_are_units(tmp_path: Path) -> None:
     assert by_gpu.time.value == pytest.approx(5 * 3600.0)
     assert count_gpus(runs[0]) == 4
     blind = runs_of(tmp_path / "blind", [20.0])
-    with pytest.raises(ConfigError, match="does not tell its GPUs"):
+    with pytest.raises(ConfigError, match="has no number of GPUs"):
         plan_work(work("gpu_hours", 20.0), blind)
     assert plan_work(work("gpu_hours", 20.0, gpus=8), blind).time.value == pytest.approx(2.5 * 3600)
 

@@ -75,7 +75,7 @@ def test_missing_values_and_hours_are_gaps_and_a_written_series_reads_back(tmp_p
         ("T01:00Z", "T01:00", r"a.csv:5: 2026-11-01T01:00 has no offset"),
         ("2026-11-01T01:00Z", "yesterday", r"a.csv:5: 'yesterday' is not a time"),
         (",310.5", "", r"a.csv:5: the line has 1 columns of 2"),
-        ("time,value", "a,b", r"a.csv:3: which column holds the time"),
+        ("time,value", "a,b", r"a.csv:3: the column of the time is not known"),
         ("# unit: g/kWh", "# unit: g/mile", r"a.csv: 'g/mile' is not the unit"),
         ("# unit: g/kWh\n", "", r"does not state its unit.*# unit: g/kWh"),
         ("# kind: average\n", "", r"average or marginal intensities.*# kind: average"),
@@ -97,7 +97,11 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, old: str, new: str, 
 
 
 def test_files_without_a_series_are_refused(tmp_path: Path) -> None:
-    for text, words in ((HEAD, "no values"), (HEAD + "time,value\n", "no values"), (HEAD + ROWS[:33], "how long does")):
+    for text, words in (
+        (HEAD, "no values"),
+        (HEAD + "time,value\n", "no values"),
+        (HEAD + ROWS[:33], "the duration of the only value"),
+    ):
         with pytest.raises(ConfigError, match=words):
             read(tmp_path, text)
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")

@@ -120,7 +120,7 @@ def test_a_change_after_the_choice_is_told_and_not_charged(tmp_path: Path) -> No
     tuning, run = driven(tmp_path, lambda s: 100.0 if s < 46.05 else 60.0, *WINDOWS)
     assert tuning.state.drift is None
     told = summarise_online(tuning, run, "CMD")
-    assert any("after the choice the workload changed by itself: +66" in note for note in told.notes)
+    assert any("the workload itself changed after the choice: +66" in note for note in told.notes)
     assert told.saved is not None
     assert abs(told.saved.value) < 0.01 * 300 * LONG_S
 

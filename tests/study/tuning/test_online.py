@@ -46,7 +46,7 @@ def test_without_a_meter_tuning_goes_back_to_what_was_found(tmp_path: Path, monk
     recording = recorded(tmp_path, capped, tuning, lambda: tuning.state.problem and len(capped.wishes) > 1)
     assert "no power meter was read often enough" in recording.problems[0]
     assert [w[0].value for w in capped.wishes] == [260.0, 250.0]
-    assert any("enforces 234 W where 260 W are asked for" in note for note in tuning.state.notes)
+    assert any("enforces 234 W where 260 W were requested" in note for note in tuning.state.notes)
 
 
 @pytest.mark.system
@@ -92,7 +92,7 @@ def test_a_workload_that_changed_by_itself_is_found_out_by_coming_back(tmp_path:
     assert tuning.state.revisits == 1
     assert tuning.state.drift is not None
     assert tuning.state.drift[0] > 1.04
-    assert any("changed by itself" in note for note in tuning.state.notes)
+    assert any("the workload itself changed" in note for note in tuning.state.notes)
     assert tuning.state.choice is not None
     assert tuning.state.choice.setting.cap_w == 180
 

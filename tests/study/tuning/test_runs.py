@@ -52,7 +52,7 @@ def test_few_runs_find_a_good_cap_and_say_what_they_saved_and_cost(tmp_path: Pat
     assert "saved not sure: " in flat
     assert "runs pay" not in flat
     assert "than 260 W in single runs" in flat
-    assert "one run each: how much runs differ by themselves is not in these intervals" in flat
+    assert "one run each: the spread between runs is not included in these intervals" in flat
     assert f"joulelab cap {found.choice.cap_w:g} -- train" in text
     assert max(map(len, text.splitlines())) <= 100
     plain = found.to_json()
@@ -90,7 +90,7 @@ def test_a_cap_under_which_the_command_fails_is_left_out_unless_it_is_the_refere
     found = tuned(tmp_path / "a", Made(lambda cap: curve(cap) if cap > 150 else None), trials=5)
     assert any("failed under" in note and "left out" in note for note in word_notes(found.notes))
     assert all((row.setting.cap_w or 0) > 150 for row in found.rows)
-    with pytest.raises(JoulelabError, match="failed under 260 W, which all is compared with"):
+    with pytest.raises(JoulelabError, match="failed under 260 W, the reference of all settings"):
         tuned(tmp_path / "b", Made(lambda _: None))
 
 

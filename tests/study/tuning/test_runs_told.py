@@ -137,7 +137,7 @@ def test_a_saving_is_sure_when_runs_were_repeated_and_it_is_beyond_their_spread(
     swept(tmp_path / "t", {260.0: 2, 220.0: 1}, "220,260")
     partly = tuned(tmp_path / "t", Made(curve), "220,260", trials=2, repeat_max=2)
     assert [row.n for row in partly.rows] == [2, 1]
-    assert any(note.startswith("one run of 220 W: how much runs differ") for note in word_notes(partly.notes))
+    assert any(note.startswith("one run of 220 W: the spread between runs") for note in word_notes(partly.notes))
 
 
 def test_all_figures_of_a_choice_are_those_of_the_table(tmp_path: Path) -> None:

@@ -42,5 +42,5 @@ def test_a_gpu_that_does_not_keep_to_its_cap_is_seen(tmp_path: Path) -> None:
     assert said == "gpu:0 drew 231 W under a cap of 170 W"
     assert measure_draw(found, a, b, {}) == (None, "")
     other = read_scopes(long_run(tmp_path / "b", lambda _: 150.0, enforced=260.0), a, b)
-    assert measure_draw(other, a, b, {"gpu:0": 170.0})[1] == "gpu:0 enforced 260 W where 170 W were asked for"
+    assert measure_draw(other, a, b, {"gpu:0": 170.0})[1] == "gpu:0 enforced 260 W where 170 W were requested"
     assert measure_draw(other, a, b, {"gpu:0": 260.0})[1] == ""

@@ -185,7 +185,7 @@ def _open_session(manager: Any, address: Address, timeout_s: float, baud_rate: i
 def explain_open_error(error: Exception, address: Address, where: str) -> MeterError | MissingDependency:
     """Return joulelab's error for a link that could not be opened."""
     what, why = f"cannot open {address.resource}", str(error) or type(error).__name__
-    advice = f"run joulelab doctor {where.removeprefix('meter ')}"
+    advice = f"joulelab doctor {where.removeprefix('meter ')}"
     number = getattr(error, "errno", None)
     if isinstance(error, ValueError) and "install" in why:
         advice = f"install {'pyusb' if address.interface == 'usb' else 'gpib-ctypes (and the driver linux-gpib)'}"

@@ -37,7 +37,7 @@ def read_recording(path: Path) -> tuple[str, dict[str, str]]:
         advice = (
             "give the output of snmpwalk -m '' -On -v2c -c COMMUNITY HOST .1.3.6.1, or the folder of a Redfish mockup"
         )
-        raise ConfigError(f"{path} is no recording", next=advice, code="config.no-recording")
+        raise ConfigError(f"{path} is not a recording", next=advice, code="config.no-recording")
     return family, exchanges
 
 

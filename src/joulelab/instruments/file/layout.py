@@ -205,7 +205,7 @@ def _make_column(config: Mapping[str, Any], table: Mapping[str, Any], header: He
     unit = _find_column_unit(config, table, header, index)
     kind = kind or {"W": "power", "J": "counter"}.get(unit.si, "state")
     if kind == "power" and unit.si != "W":
-        what = f"{column!r} is no power: its unit is {unit.si}"
+        what = f"{column!r} is not a power: its unit is {unit.si}"
         raise ConfigError(what, where=where, next="correct unit or kind", code="config.kind")
     sums = str(table.get("sums") or "")
     if sums:

@@ -133,7 +133,7 @@ def refuse_texts(tracks: Sequence[Track], layout: Layout, where: str) -> None:
             raise ReadFailed(
                 f"{column.name!r} cannot be read",
                 where=where,
-                why=f"{len(separated or bad)} cells are no numbers; first: line {wrong.line}, {wrong.text!r}",
+                why=f"{len(separated or bad)} cells are not numbers; first: line {wrong.line}, {wrong.text!r}",
                 next=advice or f"map another column, or type 'missing={wrong.text}'",
                 code="read-failed.no-numbers",
             )
@@ -141,7 +141,7 @@ def refuse_texts(tracks: Sequence[Track], layout: Layout, where: str) -> None:
             continue
         falls = sum(b < a for t in tracks for a, b in pairwise(v for v in t.values[k] if not isnan(v)))
         if is_much(falls, good):
-            what, why = f"{column.name!r} is no counter", f"it falls {falls} times in {good} readings"
+            what, why = f"{column.name!r} is not a counter", f"it falls {falls} times in {good} readings"
             advice = "map a power instead, or add the energies of single rows up before"
             raise ReadFailed(what, where=where, why=why, next=advice, code="read-failed.no-counter")
 
@@ -311,5 +311,5 @@ def _list_texts(track: Track, layout: Layout, members: Sequence[int]) -> Iterato
         bad = [b for b in track.bad if b.column == k and bool(b.reason) == (kind == "readings")]
         if bad:
             first = f"line {bad[0].line}: {bad[0].reason}" if bad[0].reason else f"line {bad[0].line}, {bad[0].text!r}"
-            what = f"{layout.columns[k].name}: {len(bad)} cells are no {kind} (first: {first})"
+            what = f"{layout.columns[k].name}: {len(bad)} cells are not {kind} (first: {first})"
             yield {"t": bad[0].t_ns, "event": "problem", "meter": layout.label, "what": what}

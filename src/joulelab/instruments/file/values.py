@@ -232,4 +232,4 @@ def read_user_time(text: str, zone: ZoneInfo | None, where: str) -> int:
         return Clock("unix" if is_number else "iso", zone).read_stamp(text)
     except BadStamp:
         advice = "write it as 2024-05-01T12:00:00Z, 2024-05-01T14:00:00+02:00 or seconds since 1970"
-        raise ConfigError(f"{text!r} is no time", where=where, next=advice, code="config.time") from None
+        raise ConfigError(f"{text!r} is not a time", where=where, next=advice, code="config.time") from None

@@ -143,7 +143,7 @@ def parse_query(row: Any, where: str, number: int = 0) -> Query:
     if not mistakes.errors and not SELECTOR.fullmatch(query.query):
         why = "expressions repeat old samples between scrapes, and for 5 minutes after the last one"
         advice = "give metric{label='...'}; let Prometheus record the expression under a name (a recording rule)"
-        mistakes.add(place, "the query is no plain selector", why=why, next=advice, code="config.no-selector")
+        mistakes.add(place, "the query is not a plain selector", why=why, next=advice, code="config.no-selector")
     mistakes.check()
     return replace(query, kind=kind, name=name)
 

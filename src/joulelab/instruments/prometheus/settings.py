@@ -171,7 +171,7 @@ def _read_auth(config: Mapping[str, Any]) -> Auth:
     user, password, token = (config.get(key) for key in ("user", *SECRETS))
     mistake = advice = ""
     if not all(value is None or isinstance(value, str) for value in (password, token)):
-        mistake, advice = "a password or token is no text", "give { env = NAME } or { file = PATH }"
+        mistake, advice = "a password or token is not text", "give { env = NAME } or { file = PATH }"
     elif token is not None and (user is not None or password is not None):
         mistake, advice = "both a token and a password are given", "give one of them"
     elif (user is None) != (password is None):
@@ -194,7 +194,7 @@ def _read_queries(config: Mapping[str, Any], where: str) -> tuple[tuple[Query, .
     elif preset is None and match is not None:
         mistake, advice = "match goes with a preset", "write the labels into the queries"
     elif preset is None and (not isinstance(own, list) or not own):
-        mistake, advice = "queries is no list", 'give queries = [{query = "...", scope = "..."}]'
+        mistake, advice = "queries is not a list", 'give queries = [{query = "...", scope = "..."}]'
     if mistake:
         raise ConfigError(mistake, where=where, next=advice, code="config.queries")
     if preset is not None:

@@ -87,7 +87,7 @@ def read_root(client: HttpClient) -> dict[str, Any]:
     root = client.get_json(ROOT, open=True)
     if not isinstance(root, dict) or "RedfishVersion" not in root:
         raise Unavailable(
-            "this is no Redfish service",
+            "this is not a Redfish service",
             where=client.label,
             why=f"{ROOT} has no RedfishVersion",
             next="check the address; Redfish may have to be switched on in the BMC",

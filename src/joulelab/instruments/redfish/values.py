@@ -81,7 +81,7 @@ def read_number(doc: Any, field: Field) -> float:
         raise ReadFailed("the BMC has no reading now", why=f"{place} is null", code="read-failed.no-reading")
     number = convert_number(found)
     if number is None:
-        raise ReadFailed("the BMC's reading is no number", why=place, code="read-failed.no-number")
+        raise ReadFailed("the BMC's reading is not a number", why=place, code="read-failed.no-number")
     if number == 0 and not field.zero:
         raise ReadFailed("the BMC answers 0, which is not a reading", why=place, code="read-failed.zero")
     low, high = field.limits

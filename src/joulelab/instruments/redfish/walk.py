@@ -72,7 +72,7 @@ class Walker:
                 self._seen[path] = error
                 raise
             if not isinstance(found, dict):
-                raise ReadFailed("the BMC's answer is no resource", why=path, code="read-failed.no-resource")
+                raise ReadFailed("the BMC's answer is not a resource", why=path, code="read-failed.no-resource")
             is_error = found.keys() == {"error"}  # some services send an error with HTTP 200
             self._seen[path] = Unavailable("the BMC answers with an error", why=path) if is_error else found
         seen = self._seen[path]

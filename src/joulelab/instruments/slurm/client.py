@@ -219,7 +219,11 @@ def explain_failure(program: str, answer: Answer, where: str) -> MeterError:
 def check_job(job: str) -> str:
     """Return a job's number as Slurm writes it: 123, 123_4 (task of an array), 123+1. Raises Unavailable."""
     if not _JOB_ID.fullmatch(job):
-        what, advice, code = f"{job[:40]!r} is no job's number", "give 123, 123_4 or 123+1", "unavailable.unknown-job"
+        what, advice, code = (
+            f"{job[:40]!r} is not a job's number",
+            "give 123, 123_4 or 123+1",
+            "unavailable.unknown-job",
+        )
         raise Unavailable(what, where="slurm", next=advice, code=code)
     return job
 

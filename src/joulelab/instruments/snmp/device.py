@@ -119,7 +119,7 @@ def find_table(session: Session, who: Identity, vendor: str | None, kind: str = 
             break
     if not found:
         known = ", ".join(load_tables())
-        what, advice, code = "this is no PDU or UPS that joulelab knows", "", "unavailable.unknown-maker"
+        what, advice, code = "this is not a PDU or UPS that joulelab knows", "", "unavailable.unknown-maker"
         if vendor:
             what, code = f"it shows nothing of {candidates[0].title}", "unavailable.other-maker"
             advice = f"leave out vendor, or name another: {known}"

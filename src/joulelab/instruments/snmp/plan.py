@@ -76,7 +76,7 @@ class Cell:
             return cast("int", value) * self.scale
         if not isinstance(value, int) and value is not MISSING:
             why = f"the device answers {type(value).__name__}"
-            raise ReadFailed(f"{self.name} is no number", why=why, code="read-failed.no-number")
+            raise ReadFailed(f"{self.name} is not a number", why=why, code="read-failed.no-number")
         if self.vital:
             raise self._fail(f"it shows {'nothing' if value is MISSING else value}")
         return nan

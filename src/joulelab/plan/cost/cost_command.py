@@ -225,7 +225,7 @@ def _make_works(options: CostOptions) -> list[Work]:
     works = options.works or ((("runs", 1.0),) if any(one is not None for one in other[:3]) else ())
     for unit, amount in works:
         if amount <= 0:
-            raise ConfigError(f"{unit}={amount:g} is no work", next="give an amount above 0")
+            raise ConfigError(f"{unit}={amount:g} is not work", next="give an amount above 0")
     nouns = [unit.removesuffix("s") if amount == 1 else unit for unit, amount in works]
     named = zip(nouns, works, strict=True)
     return [Work(f"{format_amount(amount)} {noun}", unit, amount, (), *other) for noun, (unit, amount) in named]

@@ -66,7 +66,7 @@ class WorkTable:
     node_hours: float | None = declare_key(None, "hours of nodes", above=0)
     repeats: float | None = declare_key(None, "number of such runs", above=0)
     nodes: int | None = declare_key(None, "nodes", least=1)
-    gpus: int | None = declare_key(None, "GPUs per node, if the runs do not tell it", least=1)
+    gpus: int | None = declare_key(None, "GPUs per node, if the runs do not record it", least=1)
     cap_w: float | None = declare_key(None, "cap of each GPU in W", above=0)
     batch: float | None = declare_key(None, "batch size", above=0)
 
@@ -448,7 +448,7 @@ def count_gpus(measured: MeasuredRun, gpus: int | None = None) -> int:
     unused = sum(1 for name in measured.result.rated.unused if find_family(name.rpartition("/")[2]) == "gpu")
     count = gpus * count_nodes(measured) if gpus is not None else sum(d.gpus for d in measured.draws) - unused
     if count <= 0:
-        what, why = f"run {measured.result.run} does not tell its GPUs", "none of them was measured"
+        what, why = f"run {measured.result.run} has no number of GPUs", "none of them was measured"
         raise ConfigError(what, why=why, next="give the GPUs of a node: --gpus 8, or `gpus` in [[work]]")
     return count
 

@@ -201,7 +201,7 @@ def _find_columns(head: Sequence[str], facts: Mapping[str, str], where: str) -> 
     for key in ("time", "value"):
         if key not in found:
             then = f"name it: `# {key}_column: {head[rest[0]] if rest else key}`; columns: {', '.join(head)}"
-            raise ConfigError(f"which column holds the {key}?", where=where, next=then)
+            raise ConfigError(f"the column of the {key} is not known", where=where, next=then)
     return found
 
 
@@ -250,7 +250,9 @@ def _find_step(path: Path, rows: Sequence[SeriesRow], starts: Floats) -> float:
     """Return the step of times that are even except for gaps. Raises ConfigError."""
     apart = np.diff(starts)
     if not apart.size:
-        raise ConfigError("how long does the only value hold?", where=str(path), next="write `# step: 1h` at the top")
+        raise ConfigError(
+            "the duration of the only value is not known", where=str(path), next="write `# step: 1h` at the top"
+        )
     lengths, counts = np.unique(np.round(apart, 3), return_counts=True)
     step = float(lengths[int(np.argmax(counts))])
     odd = np.flatnonzero(np.abs(apart / step - np.round(apart / step)) * step > 1e-3)

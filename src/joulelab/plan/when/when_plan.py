@@ -122,7 +122,7 @@ class WhenPlan:
         """Return the plan that `to_json` wrote. Raises ConfigError for other data; `where` names its file."""
         if data.get("joulelab_plan") != SCHEMA:
             why = f"schema {data.get('joulelab_plan')!r}, this version reads {SCHEMA}"
-            raise ConfigError("this is no plan of `plan when`", where=where or None, why=why, next="plan again")
+            raise ConfigError("this is not a plan of `plan when`", where=where or None, why=why, next="plan again")
         try:
             rate = data["rate"]
             label = Label(**(rate["label"] | {"notes": tuple(rate["label"]["notes"])}))

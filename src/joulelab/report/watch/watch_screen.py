@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from joulelab.report import format as fmt
-from joulelab.report.run_summary import choose_work_kinds
+from joulelab.report.run_summary import choose_work_kinds, format_energy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ def _list_reasons(view: WatchView) -> str:
 def _list_energy(view: WatchView) -> list[str]:
     if view.energy is None:
         return []
-    used = fmt.format_quantity(view.energy, "J", estimate=view.estimate)
+    used = format_energy(view.energy, estimate=view.estimate)
     return [f"{used} in the first {fmt.format_duration(view.energy_s)}"]
 
 
@@ -164,11 +164,11 @@ def list_gpu_lines(gpus: Sequence[GpuRow], width: int, most: int, *, ascii_only:
         left = len(gpus) - len(shown)
     table = [["GPU", "W", "cap", "load", "memory", "temp", "clock"]]
     for g in shown:
-        clock = fmt.NOTHING if math.isnan(g.clock_hz) else f"{g.clock_hz / 1e6:.0f} MHz"
+        clock = fmt.NOTHING if math.isnan(g.clock_hz) else f"{g.clock_hz / 1e6:,.0f} MHz"
         heat = fmt.NOTHING if math.isnan(g.temperature_c) else f"{g.temperature_c:.0f} °C"
         memory = fmt.NOTHING if math.isnan(g.memory_b) else fmt.format_bytes(g.memory_b)
-        load = fmt.NOTHING if math.isnan(g.load) else f"{g.load:.0%}"
-        cap = fmt.NOTHING if math.isnan(g.cap_w) else f"{g.cap_w:.0f}"
+        load = fmt.NOTHING if math.isnan(g.load) else f"{100 * g.load:.0f} %"
+        cap = fmt.NOTHING if math.isnan(g.cap_w) else f"{g.cap_w:,.0f}"
         table.append([g.label, _format_watts(g.power.now_w), cap, load, memory, heat, clock])
     curves = [(), *(g.power.powers for g in shown)]
     lines = _draw_table(table, width, curves, [""] * len(table), optional=(6, 4, 2, 5), ascii_only=ascii_only)
@@ -279,7 +279,7 @@ def _name_hosts(view: WatchView) -> str:
 
 
 def _describe_load(view: WatchView) -> str:
-    return "" if math.isnan(view.busy) else f"CPUs {view.busy:.0%} busy"
+    return "" if math.isnan(view.busy) else f"CPUs {100 * view.busy:.0f} % busy"
 
 
 def _describe_work(view: WatchView) -> str:

@@ -318,7 +318,7 @@ class SlurmExecutor:
         if found.over is False:
             task.old = False
             if is_stuck(found.state):
-                then = f"`scontrol show job {task.name}` tells more"
+                then = f"for the reason: scontrol show job {task.name}"
                 self._announce(QUEUED, f"job {task.name} does not start: {found.state.reason}; {then}", task.slot)
         if not found.over:
             return

@@ -97,7 +97,7 @@ class SubmittedJob:
         try:
             replace_file(self.folder / name, text, sync=False)
         except OSError as error:
-            raise StoreError("cannot keep a job", where=str(self.folder), why=error.strerror) from error
+            raise StoreError("cannot store a job", where=str(self.folder), why=error.strerror) from error
         return self.folder / name
 
     def update_record(self, **changes: Any) -> None:
@@ -137,7 +137,7 @@ def lock_jobs(study: Path) -> Iterator[int]:
         folder.mkdir(exist_ok=True)
         fd = open_file(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise StoreError("cannot keep jobs", where=str(folder), why=error.strerror) from error
+        raise StoreError("cannot store jobs", where=str(folder), why=error.strerror) from error
     try:
         with contextlib.suppress(OSError):  # a file system without locks costs a job too many, which ends at once
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -157,7 +157,7 @@ def prepare_job(study: Path, slots: Sequence[Path], about: Mapping[str, Any]) ->
     try:
         folder.mkdir()
     except OSError as error:
-        raise StoreError("cannot keep a job", where=str(folder), why=error.strerror) from error
+        raise StoreError("cannot store a job", where=str(folder), why=error.strerror) from error
     names = "".join(f"{slot.relative_to(study)}\n" for slot in slots)
     job.write_file(SLOTS, names.encode(errors="surrogateescape"))
     job.update_record()
@@ -340,7 +340,7 @@ def describe_end(task: TaskState) -> str:
     """Return in words how a job ended."""
     state = task.state
     if state.state == UNKNOWN:
-        return "ended; Slurm knows no more of it"
+        return "ended; Slurm has no record of its result"
     code = f", exit code {state.exit_code}" if state.exit_code not in ("", "0:0") else ""
     reason = f" ({state.reason})" if state.reason else ""
     return f"ended as {state.state}{reason}{code}" + (f" on {state.nodes}" if state.nodes else "")

@@ -295,9 +295,9 @@ class OnlineTuning:
             return True
         time, energy = self.state.drift = self.find_drift().interpolate(measured[-1].from_ns)
         self.state.notes.append(
-            f"the workload changed by itself meanwhile: at {self.grid.labels[reference]} it took "
+            f"the workload itself changed during the search: at {self.grid.labels[reference]} it took "
             f"{(time - 1) * 100:+.1f} % time and {(energy - 1) * 100:+.1f} % energy for the same work at the end; "
-            "the windows between are corrected for it, and their intervals hold that nobody knows when it happened"
+            "the windows between are corrected for this change; their intervals include that its time is unknown"
         )
         return True
 
@@ -358,7 +358,7 @@ class OnlineTuning:
         self.state.stays.append((setting, monotonic_ns()))
         for held in (held for held in self._held if held.unit == "W"):
             if held.enforced is not None and abs(held.enforced - held.asked) > max(2.0, 0.02 * held.asked):
-                note = f"{held.scope} enforces {held.enforced:.0f} W where {held.asked:.0f} W are asked for"
+                note = f"{held.scope} enforces {held.enforced:.0f} W where {held.asked:.0f} W were requested"
                 if note not in self.state.notes:
                     self.state.notes.append(note)
 
@@ -564,7 +564,7 @@ def _compute_saving(
     later = _find_later_change(online, best, parts[1]) if rest else None
     if later is not None:
         notes.append(
-            f"after the choice the workload changed by itself: {(later[0] - 1) * 100:+.1f} % time and "
+            f"the workload itself changed after the choice: {(later[0] - 1) * 100:+.1f} % time and "
             f"{(later[1] - 1) * 100:+.1f} % energy for the same work"
         )
     would = [_estimate_reference(online, base, tuning)]

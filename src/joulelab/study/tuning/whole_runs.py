@@ -131,7 +131,7 @@ def check_length(trial: Trial, folder: Path) -> None:
         where="tune",
         why=why,
         next=f"let the command run for at least {needed_s} s (more steps or epochs); "
-        f"this run is kept, so give another --name or remove {folder}",
+        f"this run stays stored, so give another --name or remove {folder}",
         code="refused.run-too-short",
     )
 
@@ -247,7 +247,7 @@ class RunTuning:
     def _leave_out(self, setting: Setting) -> None:
         if setting == self._grid.reference:
             raise JoulelabError(
-                f"the command failed under {self._grid.labels[setting]}, which all is compared with",
+                f"the command failed under {self._grid.labels[setting]}, the reference of all settings",
                 where="tune",
                 next=f"see {self._study.folder / 'cells' / self._cells[setting].key}",
             )
@@ -277,7 +277,9 @@ class RunTuning:
         label = self._grid.labels[setting]
         if setting == self._grid.reference:
             what = f"run {trial.run} under {label} misses {limits}"
-            raise Refused(what, where="tune", why="all is compared with it", next="train longer, or lower the limit")
+            raise Refused(
+                what, where="tune", why="it is the reference of all settings", next="train longer, or lower the limit"
+            )
         self._missed.append(setting)
         self._drop(setting)
 
@@ -363,7 +365,7 @@ class RunTuning:
             saved, slower = (base.energy - best.energy) * per_run, (best.time - base.time) * per_run
             saved, slower = replace(saved, known=best.gain.known), replace(slower, known=best.loss.known)
         tied = () if choice is None else found.find_tied(choice)
-        interrupted = () if self.stopped_by is None else ("interrupted; type the same command to go on",)
+        interrupted = () if self.stopped_by is None else ("interrupted; type the same command to continue",)
         tried, is_equal = len(self._trials.keys() - self._missed), self._grid.reference in tied
         rows = [replace(row, doubt=MISSED) if row.setting in self._missed else row for row in found.rows]
         return TuningResult(
@@ -506,4 +508,4 @@ def _note_single_runs(rows: Sequence[SettingRow]) -> list[str]:
         which, where = "one run each", "these intervals, which hold the meter only"
     elif len(single) > 3:
         which = f"one run of {len(single)} {noun}"
-    return [f"{which}: how much runs differ by themselves is not in {where}; more --trials tell"]
+    return [f"{which}: the spread between runs is not included in {where}; use more --trials"]

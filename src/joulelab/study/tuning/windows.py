@@ -283,7 +283,7 @@ def measure_draw(
         enforced = [] if limits is None else [float(w) for w in limits.value[limits.between(a_ns, b_ns)]]
         far = [w for w in enforced if abs(w - cap) > max(ROUNDING_W, ROUNDING * cap)]
         if far:
-            evidence.append(f"{scope.scope} enforced {far[-1]:.0f} W where {cap:.0f} W were asked for")
+            evidence.append(f"{scope.scope} enforced {far[-1]:.0f} W where {cap:.0f} W were requested")
         elif power.value - COVERAGE_FACTOR * power.without(*COMMON_SOURCES).u > ABOVE * cap:
             evidence.append(f"{scope.scope} drew {power.value:.0f} W under a cap of {cap:.0f} W")
     return (sum(means) if means else None), "; ".join(evidence)

@@ -149,7 +149,7 @@ def _choose_gpus(node: Node, kind: NodeType, cell: PlannedCell) -> tuple[int, ..
     shown = min(int(kind.options.get("gpus", there)), there)
     count = int(cell.knobs["gpus"].value) if "gpus" in cell.knobs else shown
     if count > there:
-        raise ConfigError(f"{count} GPUs are asked for", where="knob gpus", why=f"{node.name} has {there}")
+        raise ConfigError(f"{count} GPUs are requested", where="knob gpus", why=f"{node.name} has {there}")
     return tuple(range(count))
 
 
@@ -359,7 +359,7 @@ def _check_readings(meters: Mapping[str, MountedMeter], settings: Settings, took
         periods = [settings.period_s, *_list_periods(mounted).values()]
         readings = took_s / min(each for each in periods if isinstance(each, (int, float)))
         if mounted.family != SLURM and readings > MOST_READINGS:
-            why = f"{readings:.3g} readings in {took_s:.3g} s, {MOST_READINGS:,} are the most"
+            why = f"{readings:,.0f} readings in {took_s:,.0f} s, {MOST_READINGS:,} are the most"
             then = f"a longer ask_s in [meters.{name}], or less work"
             raise ConfigError(f"the meter {name} would be read too often", why=why, next=then)
 

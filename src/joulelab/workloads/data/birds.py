@@ -147,7 +147,7 @@ def _list_classes(folder: Path, wanted: int) -> list[str]:
         raise ConfigError("there is no folder train", where=str(folder), next=advice)
     names = sorted(inside.name for inside in train.iterdir() if inside.is_dir() and not inside.name.startswith("."))
     if len(names) < wanted:
-        why = f"{wanted} are asked for"
+        why = f"{wanted} are requested"
         raise ConfigError(
             f"there are {len(names)} classes", where=str(train), why=why, next=f"give classes={len(names)}"
         )

@@ -162,7 +162,7 @@ def list_records(file: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
             end = begin + len(text)
             yield begin, end, msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError, msgspec.MsgspecError) as error:
-        what = "it is no array of JSON objects"
+        what = "it is not an array of JSON objects"
         raise ConfigError(what, where=str(file), why=str(error), next="check that the file is complete") from error
 
 

@@ -242,7 +242,7 @@ def read_country_file(file: Path) -> tuple[int, NDArray[np.float64]]:
             for line, text, stamp, _ in _list_rows(file, csv.reader(opened), "load", "start", None):
                 at_s, is_date = _read_time(stamp, f"{file}:{line}")
                 if not is_date:
-                    raise ConfigError("the time is no date", where=f"{file}:{line}", why=f"it is {stamp!r}")
+                    raise ConfigError("the time is not a date", where=f"{file}:{line}", why=f"it is {stamp!r}")
                 of_hour = readings.setdefault(int(at_s // HOUR_S), [])
                 mw = _read_mw(text or "nan", f"{file}:{line}")
                 if math.isfinite(mw) and mw != 0:
@@ -313,7 +313,7 @@ def _read_time(stamp: str, where: str) -> tuple[float, bool]:
         date = dt.datetime.fromisoformat(stamp.strip())
     except ValueError as error:
         why, then = f"it is {stamp!r}", "write it as 2014-01-31 23:00:00"
-        raise ConfigError("the time is no date and no number", where=where, why=why, next=then) from error
+        raise ConfigError("the time is neither a date nor a number", where=where, why=why, next=then) from error
     return (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp(), True
 
 
@@ -321,7 +321,7 @@ def _read_mw(text: str, where: str) -> float:
     try:
         mw = float(text)
     except ValueError as error:
-        raise ConfigError("this is no hour of load", where=where, why=str(error)) from error
+        raise ConfigError("this is not an hour of load", where=where, why=str(error)) from error
     if mw < 0:
         raise ConfigError(f"the load is {mw:g} MW", where=where, next="it cannot be less than 0")
     return mw
@@ -336,7 +336,7 @@ def _read_table(file: Path, *, load: str = LOAD, time: str = TIME, country: str 
                 mw = _read_mw(text, f"{file}:{line}")
                 if not math.isfinite(mw):
                     advice = "the series has to be complete"
-                    raise ConfigError("the load is no number", where=f"{file}:{line}", next=advice)
+                    raise ConfigError("the load is not a number", where=f"{file}:{line}", next=advice)
                 found.setdefault(name, HourSeries(first=stamp)).add_hour(mw, stamp, f"{file}:{line}")
     except BROKEN as error:
         tables = ", ".join(f"{part}.csv" for part in PARTS)
@@ -369,7 +369,7 @@ def _list_rows(
         if not "".join(row).strip():
             continue  # a blank line, as at the end of some files
         if len(row) <= max(at_load, at_time, at_country or 0):
-            raise ConfigError("this is no hour of load", where=f"{file}:{line}", why=f"it has {len(row)} columns")
+            raise ConfigError("this is not an hour of load", where=f"{file}:{line}", why=f"it has {len(row)} columns")
         yield line, row[at_load], row[at_time], row[at_country] if at_country is not None else ""
 
 

@@ -179,7 +179,7 @@ def _check_form(file: Path, pixels: Any, labels: Any) -> tuple[Any, Any]:
 
 def _refuse_file(file: Path, why: str) -> ConfigError:
     return ConfigError(
-        "this is no file of CIFAR-10", where=str(file), why=why, next="unpack the published archive again"
+        "this is not a file of CIFAR-10", where=str(file), why=why, next="unpack the published archive again"
     )
 
 
@@ -233,5 +233,5 @@ def _read_words(file: Path, magic: int) -> Any:
         raise ConfigError("Fashion-MNIST cannot be read", where=str(file), why=str(error)) from error
     words = np.frombuffer(raw[: 4 * (1 + magic % 256)], dtype=">u4")
     if words[0] != magic or len(raw) != words.nbytes + int(np.prod(words[1:])):
-        raise ConfigError("this is no file of Fashion-MNIST", where=str(file), why="its header is of another form")
+        raise ConfigError("this is not a file of Fashion-MNIST", where=str(file), why="its header is of another form")
     return np.frombuffer(raw, dtype=np.uint8, offset=words.nbytes).reshape([int(n) for n in words[1:]])

@@ -230,7 +230,7 @@ def _read_table(folder: Path, part: str) -> list[tuple[Path, int]]:
     for line, (image, label) in enumerate(rows, 2):
         if label not in LABELS:
             why = f"the label is {label!r}"
-            raise ConfigError("this is no X-ray", where=f"{table}:{line}", why=why, next=f"{' or '.join(LABELS)}")
+            raise ConfigError("this is not an X-ray", where=f"{table}:{line}", why=why, next=f"{' or '.join(LABELS)}")
         if image not in there:
             raise ConfigError(f"there is no image {image!r}", where=f"{table}:{line}", next=f"put it into {images}")
     if not rows:
@@ -320,7 +320,7 @@ def _read_covidx_table(folder: Path, part: str) -> list[CovidxImage]:
     for number, words in enumerate(lines, 1):
         if len(words) < 4 or words[-2] not in LABELS:
             advice = f"a line is: patient file {'|'.join(LABELS)} source"
-            raise ConfigError("this is no X-ray", where=f"{table}:{number}", why=" ".join(words), next=advice)
+            raise ConfigError("this is not an X-ray", where=f"{table}:{number}", why=" ".join(words), next=advice)
         name, label, source = words[-3:]
         if name not in there:
             raise ConfigError(

@@ -31,7 +31,13 @@ def check_file(given: Mapping[str, str], key: str) -> None:
     if asked in (NO, TEMPORARY):
         return
     path = Path(asked).expanduser()
-    why = "it is a folder" if path.is_dir() else "it is no plain file" if path.exists() and not path.is_file() else None
+    why = (
+        "it is a folder"
+        if path.is_dir()
+        else "it is not a plain file"
+        if path.exists() and not path.is_file()
+        else None
+    )
     if not os.access(path.parent, os.W_OK):
         why = f"{path.parent} cannot be written to" if path.parent.is_dir() else f"there is no folder {path.parent}"
     if why:

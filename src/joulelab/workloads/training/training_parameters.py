@@ -156,7 +156,7 @@ def check_common(parameters: Mapping[str, str]) -> None:
             why = "without a training there is nothing to end"
             raise ConfigError("target and patience need epochs", why=why, next="leave them out, or give epochs=1")
         if parameters["load"] != "no" and not zipfile.is_zipfile(file := Path(parameters["load"]).expanduser()):
-            why = "it is no model that save= wrote" if file.is_file() else "there is no such file"
+            why = "it is not a model that save= wrote" if file.is_file() else "there is no such file"
             raise ConfigError(f"load is {parameters['load']!r}", why=why, next="name one, or no")
     read_whole_number(parameters, "nodes", least=0, most=100_000)
     if parameters["rendezvous"] and not re.fullmatch(r"[^\s:]+:\d{1,5}", parameters["rendezvous"]):

@@ -201,7 +201,9 @@ def check_size(values: Sequence[float] | Floats, label: Label) -> None:
     sizes = np.abs(np.asarray(values, dtype=np.float64))
     if (sizes > LARGEST_RATE).any():
         what, where = f"{np.nanmax(sizes):,.4g} {label.unit} is not a rate", label.source or label.name
-        raise ConfigError(what, where=where, why=f"it is above {LARGEST_RATE:,.0f}", next="correct the value, or its unit")
+        raise ConfigError(
+            what, where=where, why=f"it is above {LARGEST_RATE:,.0f}", next="correct the value, or its unit"
+        )
 
 
 def check_edges(edges_s: Floats) -> Floats:

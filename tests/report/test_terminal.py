@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 from joulelab.report.tables import make_table
-from joulelab.report.terminal import BLANK_LINE, RuleLine, TextLine, list_facts, write_blocks
+from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts, write_blocks
 
 
 def test_blocks_stand_one_below_the_other() -> None:
     table = make_table(("scope", "energy"), [("gpu:0", "1")])
-    blocks = [RuleLine("run"), TextLine("6.9 kJ", "bold"), BLANK_LINE, table, list_facts([("note", "short")])]
+    blocks = [TextLine("6.9 kJ", "bold"), BLANK_LINE, table, list_facts([("note", "short")])]
     assert write_blocks(blocks, 20).splitlines() == [
-        "run ────────────────",
         "6.9 kJ",
         "",
         "scope  energy",
@@ -43,5 +42,5 @@ def test_styles_are_those_of_the_label() -> None:
 
 
 def test_texts_of_others_move_no_cursor() -> None:
-    text = write_blocks([RuleLine("a\x1b[2Jb"), TextLine("c\rd"), list_facts([("e\x07", "f\x1b[31m")])], 40)
+    text = write_blocks([TextLine("a\x1b[2Jb"), TextLine("c\rd"), list_facts([("e\x07", "f\x1b[31m")])], 40)
     assert not any(letter in text for letter in "\x1b\r\x07")

@@ -30,13 +30,6 @@ class TextLine:
 
 
 @dataclass(frozen=True, slots=True)
-class RuleLine:
-    """Hold a title, followed by a rule up to the width of the terminal."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class FactLines:
     """Hold lines of text, each with a label at its left. Lines that begin with `->` are commands.
 
@@ -48,7 +41,7 @@ class FactLines:
     styles: Mapping[str, str] = field(default_factory=dict)
 
 
-TextBlock = Table | TextLine | RuleLine | FactLines
+TextBlock = Table | TextLine | FactLines
 BLANK_LINE = TextLine()
 
 
@@ -70,10 +63,6 @@ def _write_block(block: TextBlock, width: int, *, is_styled: bool) -> list[str]:
     match block:
         case Table():
             return write_terminal(block, width, is_styled=is_styled).split("\n")
-        case RuleLine(text):
-            title = clean_text(text)
-            rule = "─" * max(width - measure_text(title) - 1, 1)
-            return [f"{title} {style_text(rule, 'dim' if is_styled else '')}"]
         case TextLine(text, style, is_wrapped):
             found = [part for line in text.split("\n") for part in (_wrap_line(line, width) if is_wrapped else [line])]
             return [style_text(clean_text(line), style if is_styled else "") for line in found]

@@ -28,11 +28,11 @@ PARAMETERS = {
     "device": ("auto", "cuda, cpu, or auto: the GPUs if there are any"),
     "backend": ("auto", "torch, numpy, or auto: torch on GPUs, numpy on CPUs"),
     "dtype": ("auto", "fp16, bf16, tf32, fp32 or fp64; auto: on GPUs what tensor cores take, numpy fp64, else fp32"),
-    "memory": ("auto", "what a process fills: 90% of what is free, 64MB; auto: 90% on GPUs, 64MB on CPUs"),
+    "memory": ("auto", "memory that a process fills: 90% (of the free memory), 64MB; auto: 90% on GPUs, 64MB on CPUs"),
     "check": ("0.1", "share of the products that are compared, others in each round"),
     "host": ("no", "stress-ng: load the host with it at the same time"),
     "tasks": ("256", "tasks of 3D matrices that stress-ng runs"),
-    "host_memory": ("0", "share of the host's memory that those tasks fill; 0: as little as stress-ng does by itself"),
+    "host_memory": ("0", "share of the host's memory that those tasks fill; 0: as little as stress-ng does by default"),
 }
 PRESETS = {
     "paper": {"device": "cuda", "seconds": "600"},
@@ -57,7 +57,7 @@ NOTES = (
     "torch has no such mode. tf32 stands for it from Ampere on (fp32 in memory too), fp16 before; or give dtype.",
     "gpu-burn compares every product within a tolerance; here a rotating share is compared bit by bit (check=1: all).",
     "preset paper is the GPUs alone. node is the paper's node control: 256 tasks of matrix-3d, 1.3 of 1.5 TB (0.87).",
-    "The paper does not tell how long it burned: 600 s is ours.",
+    "The paper does not state how long it burned: 600 s is our choice.",
     "stress-ng runs at the lowest priority: its tasks take all that is left, and do not starve what feeds the GPUs.",
     "Not tried on a GPU: the same code ran on CPUs (backend=torch device=cpu).",
 )

@@ -35,7 +35,7 @@ PARAMETERS = {
     "prompt": ("512", "tokens of a request"),
     "length": ("128", "tokens of an answer; none ends earlier"),
     "repeats": ("16", "batches that each GPU answers"),
-    "max_seconds": ("0", "stop after so many seconds; 0: no limit"),
+    "max_seconds": ("0", "stop after this many seconds; 0: no limit"),
     "dtype": ("auto", "bf16, fp16, tf32 or fp32; auto: bf16 on GPUs, fp32 on CPUs"),
     **{key: COMMON[key] for key in _SHARED},
 }
@@ -47,14 +47,14 @@ PRESETS = {
     },
 }  # fmt: skip
 NOTES = (
-    "Prompts are random tokens. Answers are greedy, and always as long as asked for: the same work each time.",
+    "Prompts are random tokens. Answers are greedy, and always of the requested length: the same work each time.",
     "A token is one that is generated; those of prompts are counted as prompt_tokens.",
     "J/token of the whole run holds start-up, warm-up and the prompts too; that of decode has none of these.",
     "The first token of an answer comes with its prompt, and is no part of decode.",
-    "With several GPUs what is printed is of all of them together; first_token_s is their mean.",
+    "With several GPUs the printed figures are of all of them together; first_token_s is their mean.",
     "FLOP = 2 x MAC, forward, counted on the meta device: the prompt, and each token at the length it has come to.",
     "Random weights do the same work as trained ones, but what a GPU draws depends somewhat on the figures too.",
-    "Keys and values are kept in transformers' usual cache, which grows token by token.",
+    "Keys and values are stored in transformers' usual cache, which grows token by token.",
 )
 MODELS, DTYPES = ("7b", "13b", "tiny"), ("auto", "bf16", "fp16", "tf32", "fp32")
 WARM_UP, END = 3, "end"

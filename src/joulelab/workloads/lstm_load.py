@@ -33,7 +33,7 @@ PARAMETERS = {
     **COMMON,
     **JUDGED,
     "predictions": ("temporary", "CSV file for forecasts in MW (4.3 GB); temporary: deleted afterwards; no: none"),
-    "target": ("0", "MAPE in percent of the validation at which the training ends; 0: it goes on"),
+    "target": ("0", "MAPE in percent of the validation at which the training ends; 0: no such end"),
     "data": (
         "auto",
         "folder of train.csv, valid.csv; victoria; synthetic-files; synthetic-memory; auto: $JOULELAB_DATA or the last",
@@ -75,7 +75,7 @@ PROGRAM = describe_training(
 NOTES = (
     "3.177 MFLOP forward for a sample, over 168 hours; the paper's 16.13 KFLOP are those of the last layer alone.",
     "9,841 parameters; the paper's 9.79 K leave out the last layer.",
-    "The paper tells of 15 countries, 2014-2017 (520,920 samples). The study's notebook has 14, 2015-2017 (363,552).",
+    "The paper names 15 countries, 2014-2017 (520,920 samples). The study's notebook has 14, 2015-2017 (363,552).",
     "Load is brought to 0...1 for each country, in validation and test data by their own least and greatest value.",
     "The cell state begins at random in each batch, as in the study's code; cell=zero takes that away.",
     "MAPE is over all hours in MW but those of no load at all (fact hours_of_zero_load), of which no error is a share.",
@@ -84,7 +84,7 @@ NOTES = (
     "The study trained and predicted in jobs of their own: copies=0 and save; epochs=0 and load that file.",
     "The study's prediction job writes all forecasts as CSV: most of its time. So does lstm-load, in the phase write.",
     "The paper reached a MAPE of 5.65 % on its test data, and predicted on five copies of its training data.",
-    "The study's prediction job did not score test data as well; the batch job leaves it out where it is told to.",
+    "The study's prediction job did not score test data as well; the batch job leaves it out on request.",
     "The preset victoria is the paper's training on 2,400 real hours, tested on 600 later ones.",
     "There its MAPE is 7.5 % on the test hours (seed 0; others to 8.6 %); the week before just repeated has 3.4 %.",
     "On the hours that it trains on it has 7.1 % to 8.8 %: a summer, whose weeks differ; the test hours are an autumn.",

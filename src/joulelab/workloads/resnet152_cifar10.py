@@ -67,22 +67,22 @@ PROGRAM = describe_training(
     "train_samples", test_batch="test_batch", valid=("test_samples", 1.0), predict=("test_samples", 1.0)
 )
 NOTES = (
-    "The paper does not tell the stem. Its recipe is the usual one for CIFAR's: 7.444 GFLOP forward for an image.",
-    "With ImageNet's stem (stem=imagenet) it is 0.470 GFLOP. The stem is told with each run.",
+    "The paper does not state the stem. Its recipe is the usual one for CIFAR's: 7.444 GFLOP forward for an image.",
+    "With ImageNet's stem (stem=imagenet) it is 0.470 GFLOP. Each run records its stem.",
     "The paper's batch is taken as that of all eight GPUs together.",
     "The paper printed 26 h and 123 kWh with batch 512, 5 h and 30 kWh with 4096. Do not expect that on real H100s:",
     "per step that is 4.8 s and 6.9 s (19,600 and 2,600 steps), so a step cost over 4 s whatever its batch.",
     "The paper does not explain that cost and this workload does not have it; only the twin bnl-h100 adds it (step_s).",
-    "workers=0 or 1 could explain a part of it: one process moves and mirrors all images of a rank.",
+    "workers=0 or 1 could explain a part of this: one process moves and mirrors all images of a rank.",
     "So could wait=yes, and fp32 (the default), which is slower than precision=tf32 or bf16.",
     "So could pixels=224 with augment=cpu: loading processes enlarge the images, for 49 times the arithmetic.",
-    "Nobody has measured on H100s which of these, if any, makes a step of over 4 s.",
-    "As in the usual recipe, loading processes start anew for each epoch and test, and a test has batches of 100:",
-    "the paper tells neither. Here each rank takes 100 (test_batch); worker_starts=once tells what the starts cost.",
+    "It was never measured on H100s which of these, if any, makes a step of over 4 s.",
+    "As in the usual recipe, loading processes start again for each epoch and test, and a test has batches of 100:",
+    "the paper states neither. Here each rank takes 100 (test_batch); worker_starts=once shows the cost of the starts.",
     "200 epochs are 2.2e17 FLOP: about an hour at a tenth of the fp32 peak of eight H100 (an estimate, never run).",
     "Both batches compute the same FLOP, so their energies should differ far less than by the paper's factor of 4.",
     "PyTorch's default, which the study may have used, computes convolutions in TF32 on GPUs: precision=tf32.",
-    "Images are moved by up to four pixels and mirrored, as is usual; the paper does not tell.",
+    "Images are moved by up to four pixels and mirrored, as is usual; the paper does not state it.",
     "The presets fashion and smoke train a small network with the same blocks (1,1,1,1, a quarter of the width).",
 )
 

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from joulelab.workloads.training.training_task import Task
 
-SUMMARY = "VGG-19 with batch norm that tells COVID-19 from chest X-rays"
+SUMMARY = "VGG-19 with batch norm that recognises COVID-19 in chest X-rays"
 STUDY = "HoreKa 2022"
 NAME = "vgg19bn-xray"
 PARAMETERS = {
     **COMMON,
     **JUDGED,
     "predictions": ("temporary", "the CSV file to write predictions to; temporary: deleted afterwards; no: none is"),
-    "target": ("0", "accuracy (0 to 1) of the validation at which the training ends; 0: it goes on"),
+    "target": ("0", "accuracy (0 to 1) of the validation at which the training ends; 0: no such end"),
     "data": (
         "auto",
         "folder with train.csv, valid.csv, imgs; synthetic-memory; synthetic-files; auto: $JOULELAB_DATA, or the last",
@@ -47,7 +47,7 @@ PARAMETERS = {
     "momentum": ("0.9", "Nesterov's momentum of SGD"),
     "model": ("vgg", "vgg: the study's VGG-19; vit: ViT-S/16 of about as many parameters and FLOP, for a rate of 0.01"),
     "pool_stride": ("3", "from one pool to the next: 3 in the study's code, 2 in textbooks (3.9 times the FLOP)"),
-    "divisor": ("1", "makes all layers so many times thinner"),
+    "divisor": ("1", "makes all layers this many times thinner"),
     "pixels": ("224", "width of what the model sees"),
     "preparation": ("paper", "paper: logarithm, blur, flip, turn, crop; repository: flip, turn, pad, crop"),
     "draft": ("no", "no: as the study did; yes: large JPEG files are decoded at a half or a quarter of their size"),
@@ -73,15 +73,15 @@ PROGRAM = describe_training(
 NOTES = (
     "The preset paper is the training of 25 epochs of the paper's table; paper-250 is the full one.",
     "10.053 GFLOP forward for a sample, 30.10 with backward: the pools of the study's code have a stride of 3.",
-    "The paper tells 10.14 GFLOP; a textbook's VGG-19 (pool_stride=2) has 38.90.",
+    "The paper states 10.14 GFLOP; a textbook's VGG-19 (pool_stride=2) has 38.90.",
     "20,035,266 parameters; the paper's 20.4 M look like a slip.",
-    "Images are prepared as the paper tells: logarithm, blur; resize to 240, flip, turn, crop to 224, normalise.",
+    "Images are prepared as in the paper: logarithm, blur; resize to 240, flip, turn, crop to 224, normalise.",
     "The study's code has no logarithm and no blur, and pads by 10 pixels before the crop: preparation=repository.",
     "Assumed: the logarithm is that of every image; half of those to train on are blurred, by up to 2 pixels.",
     "No weight decay, 128 loading processes, turns by up to 30 degrees, deterministic: all from the study's code.",
     "draft=yes decodes JPEG files at a smaller size where that is enough, which the study did not do.",
     "PyTorch's default, which the study may have used, computes in TF32 on an A100; fp32 here is fp32.",
-    "The study's loaders start their processes anew for each epoch and each validation: 50 times in 25 epochs.",
+    "The study's loaders start their processes again for each epoch and each validation: 50 times in 25 epochs.",
     "The study trained and predicted in jobs of their own: repeats=0 and save; epochs=0 and load that file.",
     "The paper reached an accuracy of 63.79 % after 250 epochs, and predicted each test sample ten times.",
     "The study's test data is not published: without test.csv, validation data is predicted (fact predicted_on).",

@@ -65,13 +65,13 @@ PROGRAM = describe_training(
     "images", device_batch="batch_per_rank", valid=("held_out", "classes"), predict=("held_out", "classes")
 )
 NOTES = (
-    "The paper assumes an accuracy of 98 % after five epochs; the fact paper_accuracy stands beside what is reached.",
+    "The paper assumes an accuracy of 98 % after five epochs; the fact paper_accuracy states it in each run.",
     "Its pilots trained until that accuracy: target=0.98 patience=5 epochs=100 finds how many epochs that takes.",
     "No weights come with joulelab: with weights=random it is the paper's load, and not its accuracy.",
-    "The paper does not tell whether the base was frozen: base=trained is assumed, for its times fit that better.",
+    "The paper does not state whether the base was frozen: base=trained is assumed, for its times fit that better.",
     "118 images/s on one GPU are 5.9 TFLOP/s if all is trained, a third of its peak, and 2.0 if frozen (299 pixels).",
     "The paper's top is not known: one layer (20.9 M parameters with the base) is assumed; top=512 has 21.9 M.",
-    "The paper tells neither batch nor optimizer nor image size: Keras's defaults (32 on each GPU, Adam at 0.001) and",
+    "The paper states neither batch nor optimizer nor image size: Keras's defaults (32 on each GPU, Adam at 0.001) and",
     "Xception's 299 pixels are assumed. More GPUs make fewer steps, of more images each, as is usual with Horovod.",
     "The paper used TensorFlow, Horovod and tf.data's prefetching; DDP with a loader that reads ahead stands for them.",
     "Which 69 of 450 species and which 10000 images it took is not published, so a folder is named by its form only.",

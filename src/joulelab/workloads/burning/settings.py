@@ -121,5 +121,7 @@ def _memory(text: str, device: str) -> Memory:
     found = re.fullmatch(r"(\d{1,9}(?:\.\d*)?)\s*(%|kB|MB|GB|TB)", text.strip())
     value = float(found[1]) if found else 0.0
     if found is None or value <= 0 or (found[2] == "%" and value > 98):
-        raise ConfigError(f"memory is {text!r}", next="give a share of what is free up to 98%, or an amount: 90%, 64MB")
+        raise ConfigError(
+            f"memory is {text!r}", next="give a share of the free memory up to 98%, or an amount: 90%, 64MB"
+        )
     return Memory(share=value / 100) if found[2] == "%" else Memory(bytes=int(value * UNITS[found[2]]))

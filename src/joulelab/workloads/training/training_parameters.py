@@ -26,7 +26,7 @@ COMMON = {
     "device": ("auto", "cpu, cuda, or auto: the GPUs if there are any"),
     "ranks": ("0", "processes on this node, started by torchrun; 0: one for each GPU, one on CPUs"),
     "nodes": ("0", "nodes that train together; start it on each of them; 0: the nodes of srun or mpirun, else one"),
-    "rendezvous": ("", "HOST:PORT of the first node, where several train together; found by itself in a Slurm job"),
+    "rendezvous": ("", "HOST:PORT of the first node, where several train together; found automatically in a Slurm job"),
     "precision": ("fp32", "fp32 (TF32 switched off), tf32 or bf16 (autocast)"),
     "threads": ("0", "threads of each rank on CPUs; 0: OMP_NUM_THREADS, else its share of the physical cores"),
     "workers": ("2", "processes of each rank that load data"),
@@ -34,15 +34,15 @@ COMMON = {
     "seed": ("0", "where random numbers begin"),
     "deterministic": ("no", "yes: only algorithms that give the same result each time"),
     "warmup_steps": ("2", "steps before the first that counts, in a phase of their own; they do not train"),
-    "max_steps": ("0", "stop training, validation and prediction after so many steps each; 0: no limit"),
-    "max_seconds": ("0", "stop training, and prediction, after so many seconds each; 0: no limit"),
+    "max_steps": ("0", "stop training, validation and prediction after this many steps each; 0: no limit"),
+    "max_seconds": ("0", "stop training, and prediction, after this many seconds each; 0: no limit"),
     "save": ("temporary", "the file to save the model to; temporary: deleted afterwards; no: it is not saved"),
 }
 # What a training takes whose quality is one figure, and whose model is loaded whole.
 JUDGED = {
     "load": ("no", "a file that save= wrote: the model begins with it (with epochs=0 it only predicts); no: none"),
-    "target": ("0", "quality after an epoch at which the training ends; 0: it goes on"),
-    "patience": ("0", "end the training after so many epochs without a better quality; 0: it goes on"),
+    "target": ("0", "quality after an epoch at which the training ends; 0: no such end"),
+    "patience": ("0", "end the training after this many epochs without a better quality; 0: no such end"),
     "predictions": ("no", "the CSV file to write predictions to; temporary: deleted afterwards; no: none is written"),
 }
 WORKER_STARTS = ("once", "each-epoch")

@@ -20,7 +20,7 @@ import joulelab
 from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import count_local_ranks
-from joulelab.integrations.batch_sizes import BatchCounter, count_work
+from joulelab.integrations.batch_sizes import BatchCounter
 from joulelab.integrations.training import TrainingCallback, TrainingMeasurement, guard_hook
 from joulelab.run import marking
 from joulelab.store.run_folder import list_runs, read_end
@@ -35,12 +35,12 @@ __all__ = ["marked"]
 
 
 def test_a_batch_has_as_many_samples_as_its_first_tensor_is_long() -> None:
-    assert count_work({"labels": tensor(4), "input_ids": tensor(4, 6)}) == {"samples": 4, "tokens": 24}
-    assert count_work({"input_ids": tensor(4)}) == {"samples": 4}
-    assert count_work([None, {"x": (tensor(), tensor(3, 2))}]) == {"samples": 3}
-    assert count_work(tensor(5, 1)) == {"samples": 5}
-    assert count_work([[[[[tensor(5)]]]]]) == {}
-    assert count_work("text") == {}
+    assert BatchCounter()({"labels": tensor(4), "input_ids": tensor(4, 6)}) == {"samples": 4, "tokens": 24}
+    assert BatchCounter()({"input_ids": tensor(4)}) == {"samples": 4}
+    assert BatchCounter()([None, {"x": (tensor(), tensor(3, 2))}]) == {"samples": 3}
+    assert BatchCounter()(tensor(5, 1)) == {"samples": 5}
+    assert BatchCounter()([[[[[tensor(5)]]]]]) == {}
+    assert BatchCounter()("text") == {}
 
 
 class Watched(list[Any]):
@@ -57,7 +57,7 @@ def test_where_the_first_batch_has_its_tensor_the_next_ones_are_not_searched() -
     look = BatchCounter()
     for size in (8, 8, 3):
         assert look(Watched([None, {"x": tensor(size, 2)}])) == {"samples": size}
-    assert Watched.searched == 2  # the first: to find the place, and its amounts
+    assert Watched.searched == 1
     assert look(Watched([tensor(5), "text"])) == {"samples": 5}  # of another form
     assert look({"labels": tensor(4), "input_ids": tensor(4, 6)}) == {"samples": 4, "tokens": 24}
     assert look({"labels": tensor(2), "input_ids": tensor(2, 6)}) == {"samples": 2, "tokens": 12}

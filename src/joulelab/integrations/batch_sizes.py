@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -59,48 +60,36 @@ def _list_all_lengths(parts: Iterable[object], depth: int) -> set[int]:
 # A trainer: its batches are stacked ----------------------------------------------------------------------------------
 
 
-def count_work(batch: Any) -> dict[str, float]:
-    """Return the samples of a batch, and its tokens (with padding) if it has `input_ids`; empty without a tensor.
-
-    Samples are the length of the first tensor.
-    """
-    if isinstance(batch, Mapping) and (shape := _read_shape(batch.get(TEXT_KEY))):
-        return {"samples": shape[0], "tokens": shape[0] * shape[1]} if len(shape) == 2 else {"samples": shape[0]}
-    path = _find_tensor(batch, TENSOR_DEPTH)
-    for key in path or ():
-        batch = batch[key]
-    return {} if path is None else {"samples": _read_shape(batch)[0]}
-
-
 class BatchCounter:
-    """Count the work of batches as `count_work` does, but remember where the first batch has its tensor.
+    """Count the samples of batches by the length of their first tensor, and the tokens (with padding) of `input_ids`.
 
-    Called at every step. Batches of another type, or without a tensor in that place, are searched again.
+    Called at every step, so it remembers where the first batch has its tensor. Batches of another type, or without a
+    tensor in that place, are searched again.
     """
 
     def __init__(self) -> None:
         self._type: type | None = None
         self._path: tuple[Any, ...] = ()
-        self._is_text = False
 
     def __call__(self, batch: Any) -> dict[str, float]:
-        """Return the work of a batch by kind."""
+        """Return the work of a batch by kind; empty without a tensor."""
         if type(batch) is self._type:
-            try:
-                part: Any = batch
-                for key in self._path:
-                    part = part[key]
-                size, *more = part.shape
-                if not self._is_text:
-                    return {"samples": int(size)}
-                if len(more) == 1:
-                    return {"samples": int(size), "tokens": int(size) * int(more[0])}
-            except (LookupError, TypeError, ValueError, AttributeError):
-                pass  # it has another form
+            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):  # it has another form
+                return self._count_at_path(batch)
         path = _find_tensor(batch, TENSOR_DEPTH)
-        self._type, self._path = (None, ()) if path is None else (type(batch), path)
-        self._is_text = path == (TEXT_KEY,)
-        return count_work(batch)
+        if path is None:
+            self._type = None
+            return {}
+        self._type, self._path = type(batch), path
+        return self._count_at_path(batch)
+
+    def _count_at_path(self, batch: Any) -> dict[str, float]:
+        for key in self._path:
+            batch = batch[key]
+        size, *more = batch.shape
+        if self._path == (TEXT_KEY,) and len(more) == 1:
+            return {"samples": int(size), "tokens": int(size) * int(more[0])}
+        return {"samples": int(size)}
 
 
 def _find_tensor(batch: Any, depth: int) -> tuple[Any, ...] | None:

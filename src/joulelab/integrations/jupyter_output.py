@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joulelab.analysis.result import Result
+    from joulelab.core.quantity import Quantity
     from joulelab.integrations.jupyter_figures import MeasuredCell, NotebookFigures, NotebookPart, PowerPicture
     from joulelab.report.terminal import TextBlock
 
@@ -32,6 +33,7 @@ FactRow = tuple[str, str]
 MOST_CELLS = 30  # further cells are shown in one row: those that used least
 GOOD_SHARE = 0.2  # a cell is long enough if its interval is not wider than this share of its energy
 GUESSED_S = 5.0  # long enough for most meters
+CELL_TIMES_S = (1, 2, 5, 10, 30, 60, 300, 600, 3600)  # that are advised
 BLOCKS = "▁▂▃▄▅▆▇█"
 # Room for the figures at the left and below, and the size of the curve.
 LEFT, BELOW, WIDTH, HEIGHT = 58, 18, 420, 70
@@ -86,7 +88,10 @@ def describe_cell(measured: MeasuredCell) -> NotebookOutput:
     if result.energy is None:
         return NotebookOutput(answer, notes=run)
     if not result.energy.is_resolved:
-        answer = [(label, _explain_short_cell(measured) if label == "energy" else text) for label, text in answer]
+        answer = [
+            (label, _explain_short_cell(measured, result.energy) if label == "energy" else text)
+            for label, text in answer
+        ]
         return NotebookOutput(answer, power=measured.power, notes=run)
     left_out = {"ending"}  # the run goes on, the cell has ended
     if result.gpu_loads and not any(load.is_used for load in result.gpu_loads):
@@ -103,10 +108,9 @@ def _list_answer(title: str, result: Result) -> list[FactRow]:
     return [("joulelab", title), *list_answer_facts(replace(result, state="closed"), TEXT_WIDTH, has_hint=False)[1:]]
 
 
-def _explain_short_cell(measured: MeasuredCell) -> str:
+def _explain_short_cell(measured: MeasuredCell, energy: Quantity) -> str:
     """Return that a cell has no energy, the power around it, and how long it must be."""
-    energy, around_w = measured.result.energy if measured.result is not None else None, measured.around_w
-    assert energy is not None
+    around_w = measured.around_w
     words = fmt.word_unresolved(energy)
     text = f"{words} in {fmt.format_duration(measured.duration_s)}"
     text += f"; {fmt.format_watts(around_w)} on average around it" if around_w is not None else ""
@@ -114,17 +118,10 @@ def _explain_short_cell(measured: MeasuredCell) -> str:
         return text
     # The uncertainty of the edges does not grow with the time.
     needed_s = (energy.expanded or 0.0) / (GOOD_SHARE * around_w) if around_w else GUESSED_S
-    needed_s = max(_round_up(needed_s), 1.0)
+    needed_s = next((seconds for seconds in CELL_TIMES_S if seconds >= needed_s), CELL_TIMES_S[-1])
     times = math.ceil(needed_s / max(measured.duration_s, 1e-6))
-    return (
-        f"{text}\nRepeat its work for {fmt.format_rough_duration(needed_s)} or more:\n-> for _ in range({times}): ..."
-    )
-
-
-def _round_up(value: float) -> float:
-    """Return the next larger of 1, 2, 5, 10, 20, 50, ..."""
-    size = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
-    return next(step * size for step in (1, 2, 5, 10) if step * size >= value * (1 - 1e-9))
+    advice = f"Repeat its work for {fmt.format_rough_duration(needed_s)} or more"
+    return f"{text}\n{advice}:\n-> for _ in range({times}): ..."
 
 
 def describe_notebook(notebook: NotebookFigures, *, is_over: bool) -> NotebookOutput:

@@ -20,6 +20,7 @@ CODECARBON, ZEUS, MEASUREMENT, PERUN = (
 )
 NAMES = "timestamp,project_name,duration,emissions,cpu_energy,gpu_energy,ram_energy,energy_consumed,gpu_count,pue"
 HOUR = "2026-05-01T12:00:00,net,3600,0.4,0.1,0.8,0.1,1.0,8,1.0"
+NOTHING = "2026-05-01T12:00:00,net,3600,0,0,0,0,0,0,1.0"
 
 
 def list_energies(found: dict[str, Any]) -> dict[str, float]:
@@ -72,12 +73,12 @@ def test_every_view_names_the_origin(call: Call, tmp_path: Path) -> None:
 def test_zeus_windows_and_measurements_have_an_energy_for_each_device(call: Call) -> None:
     done = json.loads(call("import", "zeus", ZEUS, "--json").stdout)["runs"]
     assert [(run["name"], run["labels"].get("inside")) for run in done] == [
-        ("epoch", "training"),
-        ("epoch", "training"),
         ("training", None),
+        ("epoch", "training"),
+        ("epoch", "training"),
     ]
-    assert list_energies(done[2]) == {"gpu:0": 3010.0, "gpu:1": 3010.0}
-    assert done[2]["duration_s"] == pytest.approx(4.2448)
+    assert list_energies(done[0]) == {"gpu:0": 3010.0, "gpu:1": 3010.0}
+    assert done[0]["duration_s"] == pytest.approx(4.2448)
     one = json.loads(call("import", "zeus", ZEUS, "only=training", "gain=0.05", "--json").stdout)
     assert one["energy"]["expanded"] == pytest.approx(6020 * 0.05 * 2 / 3**0.5, rel=1e-3)
     whole = json.loads(call("import", "zeus", MEASUREMENT, "--start", "2026-11-18T00:00Z", "--json").stdout)
@@ -96,8 +97,9 @@ def test_a_round_of_perun_has_its_hosts_and_its_own_total_as_a_fact(call: Call) 
 
 def test_energies_are_those_of_the_devices_before_pue_and_parts_are_compared_with_the_total(tmp_path: Path) -> None:
     path = tmp_path / "emissions.csv"
-    path.write_text(f"{NAMES}\n{HOUR}\n{HOUR.replace('1.0,8,1.0', '1.2,8,1.25')}\n")
-    (plain, other), _ = read_tool_results("codecarbon", path)
+    path.write_text(f"{NAMES}\n{HOUR}\n{HOUR.replace('1.0,8,1.0', '1.2,8,1.25')}\n{NOTHING}\n")
+    (plain, other), remarks = read_tool_results("codecarbon", path)
+    assert "1 of its results have no energy and are left out (first: line 4)" in remarks[0]
     assert [(t.scope, t.joules, t.is_estimate) for t in plain.totals] == [
         ("gpu", 0.8 * 3.6e6, False),
         ("cpu", 0.1 * 3.6e6, True),
@@ -123,6 +125,7 @@ BAD = (
     ("codecarbon", f"{NAMES}\n{HOUR}\n{HOUR[:-4]}\n", "read-failed.shape", "line 3"),
     ("codecarbon", f"{NAMES}\n{HOUR.replace('0.8', '800')}\n", "read-failed.impossible-power", "line 2"),
     ("codecarbon", f"{NAMES}\n", "read-failed.no-rows", ""),
+    ("codecarbon", f"{NAMES}\n{NOTHING}\n", "read-failed.no-energy", ""),
     ("codecarbon", "timestamp,duration,emissions,energy_consumed\n2021-05-01T12:00:00,9,1,2\n", "config.old-file", ""),
     ("codecarbon", "t,w\n1,2\n", "config.no-result", ""),
     ("zeus", "start_time,window_name,elapsed_time,gpu0_energy\n1794961070.1,a,nan,3\n", "read-failed.cell", "line 2"),
@@ -131,6 +134,7 @@ BAD = (
     ("perun", "\x89HDF\r\n", "config.no-result", ""),
     ("perun", "PERUN REPORT\n", "config.no-result", ""),
     ("perun", '{"id": "x"}', "config.no-result", ""),
+    ("perun", '{"nodes": [{"a": {"metadata": 3}}], "metrics": []}', "read-failed.no-times", ""),
 )
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
 from joulelab.instruments.file.sources import CsvSource, open_bytes
-from joulelab.instruments.file.values import BadStamp, Clock
+from joulelab.instruments.file.values import FIRST_NS, LAST_NS, BadStamp, Clock
 from joulelab.instruments.wall import stated
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class ToolResult:
     doubts: Sequence[Mapping[str, Any]] = ()
 
     @property
+    def has_energy(self) -> bool:
+        """Return whether the energy of any scope is known."""
+        return any(total.joules is not None for total in self.totals)
+
+    @property
     def origin(self) -> str:
         """Return the tool with its version, where it is known."""
         return f"{self.tool} {self.version}".strip()
@@ -113,7 +119,14 @@ def read_tool_results(
         raise ReadFailed("it holds no result", where=str(path), next=_name_help(tool), code="read-failed.no-rows")
     for one in results:
         _check_result(one, path)
+    empty, results = [one for one in results if not one.has_energy], [one for one in results if one.has_energy]
+    if not results:
+        why = next((total.reason for total in empty[0].totals), "it lists no device")
+        raise ReadFailed("it has no energy", where=str(path), why=why, code="read-failed.no-energy")
     remarks = []
+    if empty:
+        first = f" (first: line {empty[0].line})" if empty[0].line else ""
+        remarks.append(f"{path.name}: {len(empty)} of its results have no energy and are left out{first}")
     if clock.is_unzoned:
         remarks.append(f"{path.name}: its times have no zone and are taken as UTC; to change that: --zone ZONE")
     if any(one.span[0] == NO_START_NS for one in results):
@@ -174,7 +187,7 @@ def _read_codecarbon(path: Path, clock: Clock) -> Iterator[ToolResult]:
         yield ToolResult("codecarbon", version, name, span, totals, row.line, facts, labels, doubts)
 
 
-def _doubt_power(row: TableRow, mean_w: float, pue: float, seconds: float) -> Iterator[dict[str, Any]]:
+def _doubt_power(row: ResultRow, mean_w: float, pue: float, seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a doubt where the powers of a row do not fit its energy; older versions do not multiply them by PUE."""
     power_w = sum(row.read_number(f"{part}_power") or 0.0 for part in ("gpu", "cpu", "ram"))
     ratios = [mean_w / (power_w * factor) for factor in (1.0, pue) if power_w > 0]
@@ -192,24 +205,19 @@ def _read_zeus(path: Path, start_ns: int) -> Iterator[ToolResult]:
     if is_json:
         yield _read_measurement(path, start_ns)
         return
-    found = []
+    windows = []
     for row in _read_table("zeus", path, ZEUS_NAMES):
         begin_ns, seconds = round((row.read_number("start_time") or 0.0) * NS), row.read_duration("elapsed_time")
-        totals = []
-        for name in row.cells:
-            if name.startswith("gpu") and name.endswith("_energy"):
-                number = name.removeprefix("gpu").removesuffix("_energy")
-                totals.append(_make_zeus_total(f"gpu:{number}", row.read_number(name)))
+        columns = ((name, re.fullmatch(r"gpu(\d{1,4})_energy", name)) for name in row.cells)
+        totals = [_make_zeus_total(f"gpu:{found[1]}", row.read_number(name)) for name, found in columns if found]
         span = begin_ns, begin_ns + round(seconds * NS)
-        found.append(ToolResult("zeus", "", row.cells["window_name"], span, totals, row.line))
-    for one in found:
-        around = next((o for o in found if o is not one and _contains(o.span, one.span)), None)
-        labels = {} if around is None else {"inside": around.name}
-        yield ToolResult(one.tool, "", one.name, one.span, one.totals, one.line, labels=labels)
-
-
-def _contains(outer: tuple[int, int], inner: tuple[int, int]) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1] and outer != inner
+        windows.append(ToolResult("zeus", "", row.cells["window_name"], span, totals, row.line))
+    around = list[ToolResult]()  # the windows that are open where the next one begins
+    for one in sorted(windows, key=lambda window: (window.span[0], -window.span[1])):
+        while around and around[-1].span[1] < one.span[1]:
+            around.pop()
+        yield replace(one, labels={"inside": around[-1].name} if around else {})
+        around.append(one)
 
 
 def _make_zeus_total(scope: str, joules: float | None) -> EnergyTotal:
@@ -231,8 +239,9 @@ def _read_measurement(path: Path, start_ns: int) -> ToolResult:
         raise ConfigError(what, where=f"{path}, soc_energy", why=why, next="joulelab meters", code="config.no-result")
     totals = []
     for key, family in (("gpu_energy", "gpu"), ("cpu_energy", "cpu"), ("dram_energy", "dram")):
-        for number, joules in (data.get(key) or {}).items():
-            if not _is_number(joules) or joules < 0:
+        energies = data.get(key)
+        for number, joules in energies.items() if isinstance(energies, dict) else ():
+            if not number.isdecimal() or not _is_number(joules) or joules < 0:
                 raise _refuse_value(f"{path}, {key}.{number}", joules)
             totals.append(_make_zeus_total(f"{family}:{number}", float(joules)))
     return ToolResult("zeus", "", path.stem, (start_ns, start_ns + round(seconds * NS)), totals)
@@ -245,7 +254,7 @@ def _read_perun(path: Path, clock: Clock) -> Iterator[ToolResult]:
     """Yield the rounds of every execution in a JSON export of perun; its energies are in J before PUE."""
     app = _read_json("perun", path)
     for execution in _list_nodes(app):
-        settings = execution.get("metadata") or {}
+        settings = _get_table(execution, "metadata")
         try:
             begin_ns = clock.read_stamp(str(settings.get("execution_dt", execution.get("id"))))
         except BadStamp:
@@ -276,10 +285,10 @@ def _make_perun_result(
         why = "perun could read neither RAPL nor a GPU"
         raise ReadFailed("it has no energy", where=where, why=why, next="perun sensors", code="read-failed.no-energy")
     pue, overhead_w = (_read_setting(settings, key, low) for key, low in (("pue", 1.0), ("power_overhead", 0.0)))
-    total_j = _read_metric(run, "energy", where)
+    total_j, co2_g = _read_metric(run, "energy", where), _read_metric(run, "co2", where)
     facts = {
         "perun_energy_kwh": None if total_j is None else total_j / J_PER_KWH,
-        "perun_co2e_kg": _scale(_read_metric(run, "co2", where), 1e-3),
+        "perun_co2e_kg": None if co2_g is None else co2_g * 1e-3,
         "perun_cost": _read_metric(run, "money", where),
         "perun_cost_unit": settings.get("post-processing.price_unit"),
         "perun_pue": pue,
@@ -305,10 +314,10 @@ def _list_nodes(node: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _read_metric(node: Mapping[str, Any], name: str, where: str) -> float | None:
     """Return a metric in its unit without prefix, None where there is none. Raises ReadFailed."""
-    metric = (node.get("metrics") or {}).get(name)
-    if metric is None:
+    metric = _get_table(_get_table(node, "metrics"), name)
+    if not metric:
         return None
-    value, scale = metric.get("value"), (metric.get("metric_md") or {}).get("mag", 1.0)
+    value, scale = metric.get("value"), _get_table(metric, "metric_md").get("mag", 1.0)
     if not _is_number(value) or not _is_number(scale) or value * scale < 0:
         raise _refuse_value(f"{where}, {name}", value)
     return float(value * scale)
@@ -325,15 +334,16 @@ def _read_setting(settings: Mapping[str, Any], key: str, least: float) -> float:
     return value
 
 
-def _scale(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
+def _get_table(node: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = node.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 # Files -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class TableRow:
+class ResultRow:
     """Hold a row of a table: its cells by column, and its line for errors."""
 
     path: Path
@@ -368,7 +378,7 @@ class TableRow:
         return ReadFailed(what, where=where, why=why, next=advice, code="read-failed.cell")
 
 
-def _read_table(tool: str, path: Path, needed: frozenset[str]) -> Iterator[TableRow]:
+def _read_table(tool: str, path: Path, needed: frozenset[str]) -> Iterator[ResultRow]:
     """Yield the rows of a CSV file. Raises ConfigError where columns are missing, ReadFailed for a row of other length.
 
     A row that lacks a cell would shift all that follow, so none is left out.
@@ -380,7 +390,7 @@ def _read_table(tool: str, path: Path, needed: frozenset[str]) -> Iterator[Table
             f"it is no file of {tool}", where=str(path), why=why, next=_name_help(tool), code="config.no-result"
         )
     for line, cells in source.read_rows():
-        yield TableRow(path, line, {n: c.strip() for n, c in zip(source.names, cells, strict=True)})
+        yield ResultRow(path, line, {n: c.strip() for n, c in zip(source.names, cells, strict=True)})
     if source.faults.shape:
         where, why = f"{path}, line {source.faults.first_line}", "its values may be in wrong columns"
         advice = "correct or remove this line, and import the file again"
@@ -424,11 +434,11 @@ def _name_help(tool: str) -> str:
 
 
 def _check_result(one: ToolResult, path: Path) -> None:
-    """Refuse a result without any energy, and a mean power that no node has. Raises ReadFailed."""
+    """Refuse times that cannot be right, and a mean power that no node has. Raises ReadFailed."""
     where = f"{path}, line {one.line}" if one.line else str(path)
     seconds = (one.span[1] - one.span[0]) / NS
-    if one.span[0] <= 0:
-        raise ReadFailed("it begins before 1970", where=where, code="read-failed.no-times")
+    if not FIRST_NS < one.span[0] < one.span[1] < LAST_NS:
+        raise ReadFailed("its begin or end is no time", where=where, code="read-failed.no-times")
     for total in one.totals:
         if total.joules is not None and total.joules > MOST_W * seconds:
             what = f"{total.joules / seconds:.4g} W is no power of {total.scope}"

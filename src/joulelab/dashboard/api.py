@@ -74,7 +74,7 @@ def stretch(given: Pairs) -> Stretch:
     values = dict(given)
     unknown = [key for key in values if key not in ("from", "to", "buckets")]
     if unknown:
-        raise ConfigError(f"there is no {unknown[0][:40]!r} to ask for", next="there are from, to, buckets")
+        raise ConfigError(f"unknown parameter {unknown[0][:40]!r}", next="valid: from, to, buckets")
     since, until = (_seconds(values.get(key, ""), key) for key in ("from", "to"))
     text = values.get("buckets") or str(BUCKETS)
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST_BUCKETS):

@@ -107,14 +107,14 @@ def _stores(folder: Path | None, studies: Path | None) -> tuple[Path, Path | Non
 
     given = folder if folder is not None else Path(os.environ.get("JOULELAB_RUNS", RUNS))
     if folder is not None and not given.is_dir():
-        raise ConfigError("there is no such folder", where=str(given), next="joulelab run --runs makes one")
+        raise ConfigError("there is no such folder", where=str(given), next="name another folder of runs")
     beside = Path(STUDIES)
     if (given / RUNS).is_dir() or (given / STUDIES).is_dir():
         given, beside = given / RUNS, given / STUDIES
     elif folder is not None and studies is None:
         beside = given.parent / STUDIES if given.name == RUNS else given
     if studies is not None and not studies.is_dir():
-        raise ConfigError("there is no such folder", where=str(studies), next="--studies")
+        raise ConfigError("there is no such folder", where=str(studies), next="name another one with --studies")
     return given, studies if studies is not None else beside
 
 
@@ -154,6 +154,8 @@ def _tell(url: str, stores: tuple[Path, Path | None], doors: Doors, *, made: boo
             click.echo(f"token: {shown}")
     sys.stdout.flush()
     if doors.token is None:
-        print_notice("whoever is logged in on this machine can open it; --token asks for a token")
+        print_notice("every user of this machine can open it; --token requires a token")
     elif not doors.secure and not is_loopback(doors.host):
-        print_notice("without TLS whoever is on the way can read what is sent, the token too; --tls-cert and --tls-key")
+        print_notice(
+            "without TLS others on the network can read everything, also the token; add --tls-cert and --tls-key"
+        )

@@ -56,8 +56,8 @@ def check_token(token: str, where: str) -> str:
     """Return a token that somebody chose. Raises ConfigError for one that could be guessed or cannot be sent."""
     text = token.strip()
     if len(text) < LEAST_LETTERS or not text.isascii() or not text.isprintable() or " " in text:
-        then = f"at least {LEAST_LETTERS} letters and digits, without spaces; joulelab makes one if you give none"
-        raise ConfigError("that is no good token", where=where, next=then)
+        then = f"give at least {LEAST_LETTERS} letters and digits, without spaces; `--token` alone generates one"
+        raise ConfigError("the token cannot be used", where=where, next=then)
     return text
 
 
@@ -89,7 +89,7 @@ class Doors:
     def __post_init__(self) -> None:
         """Refuse to be open to others without a token."""
         if not is_loopback(self.host) and self.token is None:
-            raise ConfigError("bound to more than this machine only with a token", where=self.host, next="--token")
+            raise ConfigError("other machines may connect only with a token", where=self.host, next="add --token")
         own = {"localhost", self.host, *self.names}
         if not is_loopback(self.host):
             own |= {socket.gethostname(), socket.getfqdn()}

@@ -93,7 +93,9 @@ def bound(host: str, port: int) -> socket.socket:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, proto)
     except OSError as error:
-        raise ConfigError("there is no such address here", where=host, why=error.strerror, next="--host") from None
+        raise ConfigError(
+            "there is no such address here", where=host, why=error.strerror, next="give another --host"
+        ) from None
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -144,7 +146,7 @@ def _check_tls(cert: Path, key: Path) -> None:
     except (OSError, ssl.SSLError) as error:
         why = getattr(error, "strerror", None) or getattr(error, "reason", None)
         raise ConfigError(
-            "the certificate cannot be used", where=f"{cert}, {key}", why=why, next="--tls-cert"
+            "the certificate cannot be used", where=f"{cert}, {key}", why=why, next="give another --tls-cert"
         ) from None
 
 

@@ -12,7 +12,7 @@ from joulelab.dashboard.api import MOST_COMPARED, MOST_SUMMED
 from joulelab.dashboard.frame import BADGES, WORDS, document, list_table, navigation, short, when
 from joulelab.dashboard.run_search import ALL
 from joulelab.report import format as fmt
-from joulelab.report.footprint_text import format_co2e, format_cost, word_source
+from joulelab.report.footprint_text import format_co2e, format_cost, word_site, word_source
 from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section
 from joulelab.report.run_summary import format_energy
@@ -34,7 +34,7 @@ COLUMNS = (  # name of the order, heading, class
     ("work", "per work", "number"),
     ("host", "host", "hosts"),
 )
-FOOTPRINT_COLUMNS = ("cost", "CO2e")  # before the host; only if a run of the page has them
+FOOTPRINT = "cost, CO2e"  # before the host; only if a run of the page has them
 PLACE_LABELS = ("study", "cell", "slot", "workload", "node_type")  # of runs of studies: shown elsewhere in the row
 WARNING = "\N{WARNING SIGN}\N{VARIATION SELECTOR-15}"  # as text, not as a picture
 KEYS = (
@@ -64,23 +64,24 @@ def run_list(snapshot: Snapshot, found: Found, now: dt.datetime) -> Html:
     has_work = any(entry.work is not None for entry in found.entries)
     heads = [_head(found.query, *column) for column in COLUMNS if has_work or column[0] != "work"]
     if has_site:
-        heads[-1:-1] = [tag("th", text, scope="col", class_="number") for text in FOOTPRINT_COLUMNS]
+        heads.insert(-1, tag("th", FOOTPRINT, scope="col", class_="number"))
     every = tag("input", type="checkbox", id="select-all", aria_label="Select all runs of this page", hidden=True)
     row = tag("tr", tag("td", every), *heads)
     rows = tag("tbody", *(_row(entry, now, has_site, has_work) for entry in found.entries))
-    return join_html((_count(snapshot, found), list_table("Runs", row, rows), _pager(found)))
+    parts = (_count(snapshot, found), list_table("Runs", row, rows), _note_sites(found.entries), _pager(found))
+    return join_html(parts)
 
 
 def _count(snapshot: Snapshot, found: Found) -> Html:
     query, total = found.query, found.total
     first = (query.page - 1) * query.size + 1
     last = min(first + query.size - 1, total)
-    many = "1 run" if total == 1 else f"{total:,} runs".replace(",", " ")
+    many = "1 run" if total == 1 else f"{total:,} runs"
     words = many if total <= query.size else f"{first} to {last} of {many}"
-    waiting = f"; {snapshot.waiting:,} are still being read".replace(",", " ") if snapshot.waiting else ""
+    waiting = f"; {snapshot.waiting:,} are still being read" if snapshot.waiting else ""
     more = None
     if found.in_studies and query.study != ALL:
-        count = f"{found.in_studies:,}".replace(",", " ")
+        count = f"{found.in_studies:,}"
         more = join_html((" · ", tag("a", f"{count} more in studies", href=query.address(study=ALL, page=1))))
     return tag("p", f"{words}{waiting}", more, class_="count")
 
@@ -124,7 +125,9 @@ def _write_row(entry: Entry, running: str | None, has_site: bool, has_work: bool
     study = tag("a", short(entry.study, 40), href=f"/studies/{entry.study}", class_="badge") if entry.study else None
     opened = tag("a", title, href=f"/runs/{entry.id}", class_="open", title=title)
     name = tag("span", opened, study, *_labels(entry), class_="name")
-    start = tag("time", when(entry.start_utc), datetime=entry.start_utc, title=f"{entry.start_utc[:19]} UTC")
+    day, _, clock = when(entry.start_utc).partition(" ")
+    hour = tag("span", clock, class_="below")
+    start = tag("time", day, " ", hour, datetime=entry.start_utc, title=f"{entry.start_utc[:19]} UTC")
     took = fmt.NOTHING if entry.duration_s is None else fmt.format_duration(entry.duration_s)
     return tag(
         "tr",
@@ -135,7 +138,7 @@ def _write_row(entry: Entry, running: str | None, has_site: bool, has_work: bool
         tag("td", running or took, class_="number"),
         tag("td", *_energy(entry), class_="number"),
         tag("td", *_energy_per_work(entry), class_="number") if has_work else None,
-        *(_list_footprint_cells(entry) if has_site else ()),
+        tag("td", *_footprint(entry), class_="number") if has_site else None,
         tag("td", _hosts(entry), class_="hosts"),
         data_run=entry.id,
     )
@@ -151,14 +154,14 @@ def _status(entry: Entry) -> Html:
     words = WORDS.get(entry.status, entry.status)
     if entry.status == "failed":
         words = format_run_end({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
-    badges = [tag("span", escape_unprintable(words), class_=BADGES[entry.status])]
+    badge, flags = tag("span", escape_unprintable(words), class_=BADGES[entry.status]), []
     if entry.twin:
-        badges.append(tag("span", "simulated", class_="badge", title=short(fmt.name_twins([entry.twin]))))
+        flags.append(tag("span", "simulated", class_="badge", title=short(fmt.name_twins([entry.twin]))))
     if entry.warnings:
         count = "1 warning" if len(entry.warnings) == 1 else f"{len(entry.warnings)} warnings"
         names = short(", ".join(entry.warnings))
-        badges.append(tag("span", f"{WARNING} {count}", class_="badge warn", title=names))
-    return join_html(badges, " ")
+        flags.append(tag("span", f"{WARNING} {count}", class_="badge warn", title=names))
+    return join_html((badge, tag("span", join_html(flags, " "), class_="flags") if flags else None), " ")
 
 
 def _word_running(entry: Entry, now: dt.datetime) -> str:
@@ -173,7 +176,7 @@ def _energy(entry: Entry) -> Sequence[object]:
     if entry.energy is None:
         return ("no meter",)
     figure, _, share = format_energy(entry.energy, estimate=entry.estimate).partition(" (")
-    share = share.removesuffix(")")
+    share = share.removesuffix(")").removesuffix(", estimate")  # it has `~`
     if share and fmt.is_wide(entry.energy.value, entry.energy.expanded):
         return figure, tag("span", f"{WARNING} wide: {share}", class_="below warn")
     return figure, tag("span", share, class_="below") if share else None
@@ -187,18 +190,24 @@ def _energy_per_work(entry: Entry) -> Sequence[object]:
     return text.partition(" (")[0], tag("span", fmt.format_work(work.amount, work.kind), class_="below")
 
 
-def _list_footprint_cells(entry: Entry) -> list[Html]:
-    """Return cost and CO2e, below them the price, and the place and year of the carbon intensity."""
-    footprint = None if entry.status == "broken" else entry.footprint
-    cost, mass, site = "", "", entry.site
-    if footprint is not None and site is not None and footprint.kwh.is_resolved:
-        mark = "~" if entry.estimate else ""
-        cost = "" if footprint.cost is None else mark + format_cost(footprint.cost, site.currency)
-        mass = "" if footprint.co2e_kg is None else mark + format_co2e(footprint.co2e_kg)
-    price = tag("span", f"{site.price:g} {site.currency}/kWh", class_="below") if cost and site else None
-    source = f"{site.name or site.source} {site.year or ''}".strip() if mass and site else ""
-    year = tag("span", short(source, 24), class_="below", title=word_source(site)) if source and site else None
-    return [tag("td", cost, price, class_="number"), tag("td", mass, year, class_="number")]
+def _footprint(entry: Entry) -> Sequence[object]:
+    """Return the cost, and below it CO2e; `_note_sites` says where the figures are from."""
+    footprint, site = entry.footprint, entry.site
+    if entry.status == "broken" or footprint is None or site is None or not footprint.kwh.is_resolved:
+        return ("",)
+    mark = "~" if entry.estimate else ""
+    cost = None if footprint.cost is None else mark + format_cost(footprint.cost, site.currency)
+    if footprint.co2e_kg is None:
+        return (cost,)
+    mass = f"{mark}{format_co2e(footprint.co2e_kg)} CO2e"
+    return cost, tag("span", mass, class_="below", title=word_source(site))
+
+
+def _note_sites(entries: Sequence[Entry]) -> Html | None:
+    """Name the prices and carbon intensities of a page, with source and year."""
+    sites = [entry.site for entry in entries if entry.site is not None and not entry.site.is_empty]
+    words = dict.fromkeys("; ".join(filter(None, (word_site(s, has_price=True), f"source: {s.source}"))) for s in sites)
+    return tag("p", f"Cost and CO2e: {' / '.join(map(escape_unprintable, words))}", class_="count") if words else None
 
 
 def _hosts(entry: Entry) -> str:

@@ -142,8 +142,11 @@ def find(snapshot: Snapshot, query: Query) -> Found:
     words = tuple(clean_text(word) for word in query.words.lower().split()[:MOST_WORDS])
     study = None if query.study == ALL else clean_text(query.study)
     page = ((query.page - 1) * query.size, query.size)
-    table = snapshot.table
-    ids, total, everything = table.find_ids(words, _list_conditions(query), study, (query.by, query.rising), page)
+    conditions, order = _list_conditions(query), (query.by, query.rising)
+    is_counted = bool(words or conditions)
+    ids, total, everything = snapshot.table.find_ids(words, conditions, study, order, page, is_counted=is_counted)
+    if not is_counted:
+        total, everything = snapshot.count_runs(study), snapshot.count_runs(None)
     entries = [snapshot.by_id[ident] for ident in ids if ident in snapshot.by_id]
     return Found(entries, total, query, everything - total)
 

@@ -97,15 +97,16 @@ class RunTable:
         numbered = list(enumerate(entries, self._last_key + 1))
         self._last_key += len(entries)
         self._keys |= {entry.id: key for key, entry in numbered}
-        self._words = ()
         database = self._database
         database.execute("BEGIN")
-        for table in ("runs", "texts", "tags"):
+        for table in ("runs", "texts", "tags", "hits"):
             database.executemany(f"DELETE FROM {table} WHERE key = ?", old)  # noqa: S608 names of ours
         rows = (_make_row(key, entry) for key, entry in numbered)
         database.executemany("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        texts = ((key, clean_text(entry.text)) for key, entry in numbered)
+        texts = [(key, clean_text(entry.text)) for key, entry in numbered]
         database.executemany("INSERT INTO texts VALUES (?, ?)", texts)
+        hits = [(key,) for key, text in texts if self._words and all(word in text for word in self._words)]
+        database.executemany("INSERT INTO hits VALUES (?)", hits)
         tags = ((tag, key) for key, entry in numbered for tag in dict.fromkeys(_list_tags(entry)))
         database.executemany("INSERT INTO tags VALUES (?, ?)", tags)
         database.execute("COMMIT")
@@ -117,8 +118,10 @@ class RunTable:
         study: str | None,
         order: tuple[str, bool],
         page: tuple[int, int],
+        *,
+        is_counted: bool = True,
     ) -> tuple[list[str], int, int]:
-        """Return a page of ids, the number of runs that match, and the number that match in any study or none.
+        """Return a page of ids and, if it `is_counted`, the numbers of runs that match in the study, and in all.
 
         All `words` must be in the text of a run; `conditions` are SQL with one parameter each; `study` is None for all
         runs; `order` is one of ORDERS and whether it rises; `page` is its first run and its size.
@@ -134,11 +137,7 @@ class RunTable:
         with self._lock:
             if words:
                 self._find_words(words)
-            if words or conditions:
-                everything, total = self._database.execute(count, [*of_study, *values]).fetchone()
-            else:
-                everything = len(self.entries)
-                total = everything if study is None else self.counts["study"][study]
+            everything, total = self._database.execute(count, [*of_study, *values]).fetchone() if is_counted else (0, 0)
             found = self._database.execute(select, [*of_study, *values, page[1], page[0]]).fetchall()
         return [ident for (ident,) in found], total, everything
 
@@ -213,10 +212,14 @@ class Snapshot:
         self._counts = {name: Counter(counts) for name, counts in table.counts.items()}
         self._facets: dict[str, list[tuple[str, int]]] | None = None
 
+    def count_runs(self, study: str | None) -> int:
+        """Return the number of runs of a study, None for all runs."""
+        return len(self.by_id) if study is None else self._counts["study"][study]
+
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> tuple[Entry, ...]:
         """Return the runs, the newest first."""
-        return sorted(self.by_id.values(), key=lambda entry: (entry.start_utc, entry.id), reverse=True)
+        return tuple(sorted(self.by_id.values(), key=lambda entry: (entry.start_utc, entry.id), reverse=True))
 
     def find(self, name: str) -> list[Entry]:
         """Return the runs of an id: one, several slots of studies whose runs have the same, or none."""

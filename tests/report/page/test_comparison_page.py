@@ -200,7 +200,7 @@ def test_runs_of_twins_say_so(both: list[Path]) -> None:
     a, b = (replace(load_result(path), twin="mine") for path in both)
     page = make_comparison_report([a, b], both, [None, None]).make_page()
     assert "simulated: twin mine, virtual time" in page.subtitle
-    assert page.sections[0].body.count("simulated: twin mine") == 2
+    assert page.sections[0].body.count("simulated: twin mine") == 4  # two runs in both orders
     page = make_comparison_report([a, b, a], [*both, both[0]], [None] * 3).make_page()
     assert "simulated: twin mine, virtual time" in page.subtitle
 
@@ -255,8 +255,21 @@ def test_what_makes_runs_doubtful_to_compare_stands_beside_the_first_figures(tmp
     runs = [make_run(tmp_path, name="a"), make_run(tmp_path, name="b"), make_run(tmp_path, gpus=0, name="c")]
     two, three = (open_comparison_report(paths).sections[0].blocks for paths in ((runs[0], runs[2]), runs))
     first, _, third = (load_result(path) for path in runs)
-    for blocks, names in ((two, "AB"), (three, "AC")):
+    for blocks, names in ((two[0].blocks, "AB"), (three, "AC")):  # type: ignore[union-attr]
         (doubt,) = compare_runs(first, third).list_doubts(*names)
         assert doubt.code == "points-differ"
         assert Paragraph(word_note(doubt, COMPARISON), "note warn") in blocks
     assert not [b for b in three if isinstance(b, Paragraph) and "A and B" in b.text]
+
+
+def test_both_orders_of_two_runs_are_in_the_page(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path, gpu_w=300.0, name="a"), make_run(tmp_path, gpu_w=250.0, name="b")
+    page, other = (open_comparison_report(paths).make_page() for paths in ((a, b), (b, a)))
+    orders = re.compile(r'<div class="order-ab">(.*)</div><div class="order-ba">(.*)</div>$', re.DOTALL)
+    for section, swapped in zip(page.sections, other.sections, strict=True):
+        first, second = orders.search(section.body).groups()  # type: ignore[union-attr]
+        own, _ = orders.search(swapped.body).groups()  # type: ignore[union-attr]
+        assert first != second or section.id == "notes"
+        assert section.id == "power" or second == own
+    assert page.data["profiles-swapped"] == {**other.data["profiles"], "profiles": "profiles"}
+    assert f"A is a: python train.py ({a.name}); B is b: python train.py ({b.name})" in page.sections[0].body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulelab.report import format as fmt
@@ -30,6 +31,8 @@ from joulelab.report.page.page_blocks import (
     PowerBlock,
     Report,
     ReportSection,
+    SideBySide,
+    SwappableBlocks,
     TableBlock,
 )
 from joulelab.report.page.run_page import load_result_and_profile
@@ -70,14 +73,13 @@ def make_comparison_report(
     `paths` are their folders, `link` gives the addresses of their own pages.
     """
     labels = label_runs(results)
-    power = ReportSection("power", "Power over time", tuple(_show_power(results, profiles, labels)))
     if len(results) == 2:
         title = f"{title_runs(results)} compared"
-        sections = _compare_two(compare_runs(*results), paths, power, labels, link)
+        sections = _compare_both_ways(results, paths, profiles, link)
         subtitle = f"{results[0].run} and {results[1].run}"
     else:
         title = f"{len(results)} runs beside each other"
-        sections = _compare_several(results, paths, power, labels, link)
+        sections = _compare_several(results, paths, _show_power(results, profiles, labels), labels, link)
         subtitle = ", ".join(run.run for run in results)
     twins = list(dict.fromkeys(run.twin for run in results if run.twin))
     if twins:
@@ -86,24 +88,51 @@ def make_comparison_report(
     return Report(title, subtitle, tuple(s for s in sections if s.blocks), live)
 
 
-def _compare_two(
-    found: RunComparison, paths: Sequence[Path], power: ReportSection, labels: Sequence[str], link: Link | None
+def _compare_both_ways(
+    results: Sequence[Result], paths: Sequence[Path], profiles: Sequence[PowerProfile | None], link: Link | None
 ) -> list[ReportSection]:
-    results = (found.a, found.b)
+    """Compare B with A, and A with B: a button of the page exchanges them, also without a server."""
+    sections = _compare_two(results, paths, profiles, link)
+    others = _compare_two(results[::-1], paths[::-1], profiles[::-1], link, is_swapped=True)
+    pairs = [
+        (one, SwappableBlocks(one.blocks, other.blocks, has_button=one.id == "verdict"))
+        for one, other in zip(sections, others, strict=True)
+    ]
+    return [replace(section, blocks=(pair,) if pair.blocks else ()) for section, pair in pairs]
+
+
+def _compare_two(
+    results: Sequence[Result],
+    paths: Sequence[Path],
+    profiles: Sequence[PowerProfile | None],
+    link: Link | None,
+    *,
+    is_swapped: bool = False,
+) -> list[ReportSection]:
+    found, labels = compare_runs(*results), label_runs(results)
     doubts, notes = (word_notes(some, COMPARISON) for some in (found.list_doubts(), found.list_notes()))
     verdict = Paragraph(f"{found.word_verdict()}.", "verdict")
     a, b = (shlex.quote(run.run) for run in results)
     commands = (f"joulelab compare {a} {b}", f"joulelab report {a} {b}", f"joulelab show {a} --budget")
+    first = (_name_runs(results), verdict, *_warn(doubts), _list_two_runs(found, paths, labels, link))
+    table = TableBlock(make_figure_table(found))
+    power = _show_power(results, profiles, labels, is_swapped=is_swapped)
     return [
-        ReportSection("verdict", "Verdict", (verdict, *_warn(doubts), _list_two_runs(found, paths, labels, link))),
+        ReportSection("verdict", "Verdict", first),
         power,
-        ReportSection("figures", "Figures", (TableBlock(make_figure_table(found)), *_show_charts(results, labels))),
+        ReportSection("figures", "Figures", (SideBySide((table, *_show_charts(results, labels, "narrow"))),)),
         ReportSection("phases", "Phases", _show_table(make_phase_pair_table(found))),
         _show_rated_power(results, labels),
         ReportSection("facts", "Facts that the workloads reported", _show_table(make_fact_table(found))),
         ReportSection("notes", "Notes", (FactList(tuple(("note", n) for n in notes), "notes"),)),
         ReportSection("again", RECOMPUTE, (CommandBlock(commands),)),
     ]
+
+
+def _name_runs(results: Sequence[Result]) -> PageBlock:
+    """Say which run is A, which is B, and which way they are compared."""
+    names = [f"{letter} is {title_run(run)} ({run.run})" for letter, run in zip("AB", results, strict=True)]
+    return Paragraph(f"{'; '.join(names)}. Differences are those of B from A.")
 
 
 def _compare_several(
@@ -133,24 +162,28 @@ def _compare_several(
 
 
 def _show_power(
-    results: Sequence[Result], profiles: Sequence[PowerProfile | None], labels: Sequence[str]
-) -> list[PageBlock]:
+    results: Sequence[Result],
+    profiles: Sequence[PowerProfile | None],
+    labels: Sequence[str],
+    *,
+    is_swapped: bool = False,
+) -> ReportSection:
     """Show the power of the runs in one picture, and name the runs that are missing in it."""
     known = [(r, p, label) for r, p, label in zip(results, profiles, labels, strict=True) if p is not None]
     without = [label for p, label in zip(profiles, labels, strict=True) if p is None]
     blocks: list[PageBlock] = []
     if known:
         shown, of, names = zip(*known[:MOST_OVERLAID], strict=True)
-        blocks.append(PowerBlock(make_overlay_chart(shown, of, names)))
+        blocks.append(PowerBlock(make_overlay_chart(shown, of, names), is_swapped=is_swapped))
     if len(known) > MOST_OVERLAID:
         blocks.append(Paragraph(f"The first {MOST_OVERLAID} of {len(known)} runs are drawn."))
     if without:
         blocks.append(Paragraph(f"No power was read in {', '.join(without)}."))
-    return blocks
+    return ReportSection("power", "Power over time", tuple(blocks))
 
 
-def _show_charts(results: Sequence[Result], labels: Sequence[str]) -> tuple[PageBlock, ...]:
-    return tuple(ChartBlock(chart) for _, chart in list_comparison_charts(results, labels))
+def _show_charts(results: Sequence[Result], labels: Sequence[str], size: str = "wide") -> tuple[PageBlock, ...]:
+    return tuple(ChartBlock(chart, size) for _, chart in list_comparison_charts(results, labels))
 
 
 def _warn(texts: Iterable[str]) -> list[PageBlock]:

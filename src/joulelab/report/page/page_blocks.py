@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from joulelab.report.charts.chart_model import StaticChart
 
 CHART_SIZES = {"wide": (WIDTH, CURVE_HEIGHT), "narrow": (520.0, CURVE_HEIGHT), "small": (420.0, 300.0)}  # pixels
-POWER_DATA, OVERLAY_DATA = "power-data", "profiles"  # ids of the data of power over time
+POWER_DATA, OVERLAY_DATA, SWAPPED_DATA = "power-data", "profiles", "profiles-swapped"  # ids of power over time
 FOLDED_ROWS = 40  # a table with more rows is folded
 
 
@@ -66,23 +66,28 @@ class ChartBlock:
 class PowerBlock:
     """Hold power over time, which the browser draws; Markdown has its description.
 
-    `raw` and `live` are addresses of finer and of the newest data.
+    `raw` and `live` are addresses of finer and of the newest data. A block that `is_swapped` has two runs in the
+    other order, and takes their readings from the first one.
     """
 
     chart: PowerChart | OverlayChart
     raw: str | None = None
     live: str | None = None
+    is_swapped: bool = False
 
     @property
     def data_id(self) -> str:
         """Return the id of the chart's data in the page."""
-        return POWER_DATA if isinstance(self.chart, PowerChart) else OVERLAY_DATA
+        if isinstance(self.chart, PowerChart):
+            return POWER_DATA
+        return SWAPPED_DATA if self.is_swapped else OVERLAY_DATA
 
     def encode_data(self) -> dict[str, Any]:
         """Return the data for the browser."""
         if isinstance(self.chart, PowerChart):
             return encode_power_chart(self.chart)
-        return encode_overlay_chart(self.chart)
+        data = encode_overlay_chart(self.chart)
+        return {**data, "profiles": OVERLAY_DATA} if self.is_swapped else data
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,18 @@ class FoldedBlocks:
 
 
 @dataclass(frozen=True, slots=True)
+class SwappableBlocks:
+    """Hold blocks about run A and run B, and the same blocks with A and B exchanged.
+
+    A button exchanges A and B in all of them; it stands above the blocks that have it.
+    """
+
+    blocks: tuple[PageBlock, ...]
+    swapped: tuple[PageBlock, ...]
+    has_button: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Subheading:
     """Hold a heading within a section."""
 
@@ -124,6 +141,7 @@ PageBlock = (
     | SideBySide
     | CommandBlock
     | FoldedBlocks
+    | SwappableBlocks
     | Subheading
 )
 
@@ -150,6 +168,8 @@ class Report:
         """Make the page of the report, with the data of its charts."""
         sections = tuple(Section(s.id, s.title, write_blocks_html(s.blocks)) for s in self.sections)
         blocks = [block for section in self.sections for block in section.blocks]
+        for pair in [block for block in blocks if isinstance(block, SwappableBlocks)]:
+            blocks += [*pair.blocks, *pair.swapped]
         data = {block.data_id: block.encode_data() for block in blocks if isinstance(block, PowerBlock)}
         return Page(self.title, self.subtitle, sections, data, self.live)
 
@@ -190,8 +210,18 @@ def _write_html(block: PageBlock) -> Html | None:
             return tag("pre", tag("code", "\n".join(map(clean_text, lines))), tabindex="0")
         case FoldedBlocks(summary, blocks):
             return _fold(summary, write_blocks_html(blocks))
+        case SwappableBlocks():
+            return _write_both_orders(block)
         case Subheading(text):
             return tag("h3", clean_text(text))
+
+
+def _write_both_orders(pair: SwappableBlocks) -> Html:
+    """Write both orders, of which the style sheet shows one; the button appears if scripts run."""
+    orders = ((pair.blocks, "order-ab"), (pair.swapped, "order-ba"))
+    written = [tag("div", write_blocks_html(blocks), class_=order) for blocks, order in orders]
+    button = tag("button", "Swap A and B", type="button", class_="swap no-print", hidden="", aria_pressed="false")
+    return join_html([button if pair.has_button else None, *written])
 
 
 def _write_card(name: str, value: str, about: str) -> Html:
@@ -232,7 +262,8 @@ def _write_chart(chart: StaticChart, size: str) -> Html:
     named = tag("strong", clean_text(f"{title}. ")) if title else None
     note = "" if size == "small" else chart.note
     caption = tag("figcaption", named, *_mark_code(note)) if note or title else None
-    return tag("figure", _scroll(f"Chart: {title}", paint_svg(chart, *CHART_SIZES[size])), caption)
+    drawn = _scroll(f"Chart: {title}", paint_svg(chart, *CHART_SIZES[size]))
+    return tag("figure", drawn, caption, class_=f"chart-{size}")
 
 
 def _scroll(label: str, content: Html) -> Html:
@@ -278,6 +309,8 @@ def _write_markdown(block: PageBlock) -> str:
         case TableBlock(table, _):
             return write_markdown(table)
         case SideBySide(blocks):
+            return write_blocks_markdown(blocks)
+        case SwappableBlocks(blocks):
             return write_blocks_markdown(blocks)
         case CommandBlock(lines):
             text = "\n".join(map(clean_text, lines))

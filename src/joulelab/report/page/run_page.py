@@ -142,16 +142,16 @@ def make_run_report(
 
 
 def _summarise(result: Result) -> tuple[PageBlock, ...]:
-    """Show the main figures, their scope, and warnings that must be read before the figures are used."""
+    """Show the answer as `joulelab show` begins, its figures as cards, and warnings to read before they are used."""
     blocks: list[PageBlock] = []
     if result.twin:
         blocks.append(Paragraph(f"{fmt.name_twins([result.twin])}. Nothing here was measured.", "note warn"))
     if result.state == "live":
         blocks.append(Paragraph("This run is still going on: figures are those so far.", "note"))
+    headline = run_summary.write_headline(result)
+    blocks.append(Paragraph(f"{headline[:1].upper()}{headline[1:]}.", "answer" if result.scopes else "note warn"))
     if result.scopes:
         blocks.append(FigureCards(_list_cards(result)))
-    else:
-        blocks.append(Paragraph(f"{run_summary.write_headline(result)}.", "note warn"))
     if (check := result.bound_check) is not None:
         bound = word_check(check)
         blocks.append(Paragraph(join_next_step(add_next_step(bound.text, bound.next)), "muted"))
@@ -165,14 +165,16 @@ def _list_cards(result: Result) -> tuple[tuple[str, str, str], ...]:
     is_estimate, why = bool(whole and whole.estimate), run_summary.explain_no_interval(result)
     cards = []
     if energy is not None and whole is not None:
-        text = fmt.format_quantity(energy, "J", estimate=is_estimate, why=why)
-        cards.append(("energy", text, fmt.join_scopes(sorted(dict.fromkeys(whole.scopes), key=rank_scope))))
+        text, _, share = run_summary.format_energy(energy, estimate=is_estimate, why=why).partition(" (")
+        scopes = fmt.join_scopes(sorted(dict.fromkeys(whole.scopes), key=rank_scope))
+        cards.append(("energy", text, "; ".join(filter(None, (share.removesuffix(")"), scopes)))))
     cards.append(("time", fmt.format_duration(result.duration_s), "so far" if result.state == "live" else ""))
     if whole is not None and whole.mean_w.is_resolved:
         cards.append(("mean power", run_tables.format_mean(whole), ""))
-    for kind, q in list(result.per_work().items())[:2]:
+    per_work = result.per_work()
+    for kind in run_summary.choose_work_kinds(per_work)[:2]:
         unit = kind.removesuffix("s")
-        text = fmt.format_quantity(q, f"J/{unit}", estimate=is_estimate, why=why)
+        text = fmt.format_quantity(per_work[kind], f"J/{unit}", estimate=is_estimate, why=why)
         cards.append((f"per {unit}", text, fmt.format_work(result.work[kind], kind)))
     return (*cards, *_list_footprint_cards(result))
 
@@ -194,6 +196,7 @@ def _list_footprint_cards(result: Result) -> list[tuple[str, str, str]]:
 
 def _list_run_facts(result: Result) -> list[tuple[str, str]]:
     facts = [("command", shlex.join(result.command))] if result.command else []
+    facts += [("covers", covers)] if (covers := run_summary.describe_coverage(result)) else []
     hosts = list(dict.fromkeys(s.host for s in result.scopes))
     if len(hosts) > 1:
         facts.append(("nodes", f"{len(hosts)}: {fmt.join_scopes(hosts)}"))
@@ -202,7 +205,8 @@ def _list_run_facts(result: Result) -> list[tuple[str, str]]:
         facts.append(("GPUs", ", ".join(f"{count} x {model}" for model, count in models.items())))
     if result.labels:
         facts.append(("labels", ", ".join(f"{k} = {v}" for k, v in result.labels.items())))
-    facts += footprint_text.list_source_facts(result)
+    hints = [fact for fact in footprint_text.list_footprint_facts(result, has_hint=True) if fact[0] == "site"]
+    facts += footprint_text.list_source_facts(result) or hints
     facts += run_summary.list_work_facts(result) + run_tables.list_rated_facts(result)
     return facts if result.scopes else facts + run_summary.list_missing_facts(result)
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.cell_lines import CellLine
     from joulelab.analysis.cell_metrics import StudySummary
-    from joulelab.report.charts.chart_model import CurveChart
+    from joulelab.report.charts.chart_model import CurveChart, StaticChart
     from joulelab.report.page.comparison_page import Link
     from joulelab.report.page.page_blocks import PageBlock
     from joulelab.report.study_summary import CellEstimate
@@ -155,11 +155,19 @@ def _show_metrics(summary: StudySummary) -> list[PageBlock]:
         charts = [_add_own_bars(chart, charts[0].bars) for chart in charts]
         if name and len(groups) > 1 and charts:
             blocks.append(Subheading(name))
-        blocks += [_show_curves(chart, name) for chart in charts if chart.name in shown]
-        folded = tuple(_show_curves(chart, name) for chart in charts if chart.name not in shown)
+        blocks += _put_beside([_fit_labels(chart, name) for chart in charts if chart.name in shown])
+        folded = [_fit_labels(chart, name) for chart in charts if chart.name not in shown]
         if folded:
-            blocks.append(FoldedBlocks(f"{len(folded)} more charts: gains against the reference", folded))
+            title = f"{len(folded)} more charts: gains against the reference"
+            blocks.append(FoldedBlocks(title, tuple(_put_beside(folded))))
     return blocks
+
+
+def _put_beside(charts: Sequence[StaticChart], size: str = "narrow") -> list[PageBlock]:
+    """Put charts beside each other where the page is wide enough; a single one is wide."""
+    if len(charts) < 2:
+        return [ChartBlock(chart) for chart in charts]
+    return [SideBySide(tuple(ChartBlock(chart, size) for chart in charts))]
 
 
 def _add_own_bars(chart: CurveChart, bars: str) -> CurveChart:
@@ -168,8 +176,8 @@ def _add_own_bars(chart: CurveChart, bars: str) -> CurveChart:
     return replace(chart, note=chart.caption) if differs else chart
 
 
-def _show_curves(chart: CurveChart, group: str) -> PageBlock:
-    return ChartBlock(study_charts.convert_to_bars(study_charts.shorten_labels(chart, group)))
+def _fit_labels(chart: CurveChart, group: str) -> StaticChart:
+    return study_charts.convert_to_bars(study_charts.shorten_labels(chart, group))
 
 
 def _show_front(summary: StudySummary) -> list[PageBlock]:
@@ -186,14 +194,14 @@ def _show_front(summary: StudySummary) -> list[PageBlock]:
         blocks += [] if blocks else [Paragraph(chart.bars)]
         blocks += [Subheading(name)] if name and len(groups) > 1 else []
         charts = filter(None, (chart, study_charts.zoom_front(chart)))
-        blocks += [_show_curves(each, name) for each in charts]
+        blocks += _put_beside([_fit_labels(each, name) for each in charts])
     return blocks
 
 
 def _show_heat_maps(summary: StudySummary) -> list[PageBlock]:
-    blocks: list[PageBlock] = [ChartBlock(chart) for chart in study_charts.make_heat_maps(summary)]
-    more = tuple(blocks[MOST_MAPS:])
-    return [*blocks[:MOST_MAPS], FoldedBlocks(f"{len(more)} more maps", more)] if more else blocks
+    maps = study_charts.make_heat_maps(summary)
+    shown, more = (_put_beside(some, "wide") for some in (maps[:MOST_MAPS], maps[MOST_MAPS:]))
+    return [*shown, FoldedBlocks(f"{len(maps) - MOST_MAPS} more maps", tuple(more))] if more else shown
 
 
 def _show_scaling(summary: StudySummary) -> list[PageBlock]:

@@ -1,4 +1,4 @@
-// For every page: light or dark colours, the current section in the contents, and reloading of live pages.
+// For every page: light or dark colours, the current section in the contents, the order of two runs, reloading of live pages.
 
 const THEME_KEY = 'joulelab-theme';
 
@@ -72,6 +72,17 @@ function setUpContents() {
   marked();
 }
 
+/** Let the button of a comparison exchange A and B: both orders are in the page. */
+function setUpSwap() {
+  for (const button of document.querySelectorAll('button.swap')) button.hidden = false;
+  addEventListener('click', event => {
+    const button = event.target.closest && event.target.closest('button.swap');
+    if (!button) return;
+    const swapped = document.documentElement.toggleAttribute('data-swapped');
+    button.setAttribute('aria-pressed', String(swapped));
+  });
+}
+
 /** Return whether a part may be replaced: the reader is not using it, and it has no chart that reloads itself. */
 function replaceable(part) {
   const selected = getSelection();
@@ -82,6 +93,7 @@ function replaceable(part) {
 /** Replace contents; folds that the reader opened stay open. */
 function replaced(old, fresh) {
   const opened = [...old.querySelectorAll('details')].map(part => part.open);
+  for (const button of fresh.querySelectorAll('button.swap')) button.hidden = false;
   fresh.querySelectorAll('details').forEach((part, k) => { if (k in opened) part.open = opened[k]; });
   old.replaceWith(fresh);
 }
@@ -115,4 +127,4 @@ function setUpRenewal() {
 
 // The colours are set before anything is drawn.
 if (['light', 'dark'].includes(stored(THEME_KEY))) document.documentElement.dataset.theme = stored(THEME_KEY);
-addEventListener('DOMContentLoaded', () => { setUpTheme(); setUpContents(); setUpRenewal(); });
+addEventListener('DOMContentLoaded', () => { setUpTheme(); setUpContents(); setUpSwap(); setUpRenewal(); });

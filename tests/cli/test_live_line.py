@@ -128,16 +128,16 @@ def test_the_title_shows_figures_and_the_command_has_the_screen(start: Callable[
 @pytest.mark.system
 def test_lines_are_printed_on_request_and_a_title_is_not_always_shown(start: Callable[..., Terminal]) -> None:
     sleep = "sh -c 'printf half; sleep 3'"
-    quiet, dumb = start("-q", command=sleep), start("--live", "1s", term="dumb", command=f"{sleep}; exit")
-    dumb.expect("J (± ")
+    quiet, plain = start("-q", command=sleep), start("--live", "1s", term="linux", command=f"{sleep}; exit")
+    plain.expect("J (± ")
     quiet.type("exit\n")
     quiet.wait()
-    for output in (quiet.output, dumb.output):
+    for output in (quiet.output, plain.output):
         assert SAVED not in output
         assert not TITLE.search(output)
     assert "joulelab: " not in quiet.output
     # The line begins in a row of its own: blanks up to the last column wrap after the half line.
-    lines = re.findall(r"( +)\rjoulelab: 1\.00 kW(?: · [\d.]+ k?J)? · \d s\x1b\[K\r\n", dumb.output)
+    lines = re.findall(r"( +)\rjoulelab: 1\.00 kW(?: · [\d.]+ k?J)? · \d s\r\n", plain.output)
     assert lines
     assert {len(blanks) for blanks in lines} == {100}
 
@@ -169,6 +169,13 @@ def test_between_two_energies_power_is_integrated() -> None:
     assert values == [None, 1100, 1700, 1700, 9300, None, None]
     assert found[1] is not None
     assert found[1].relative == pytest.approx(known.relative)
+
+
+def test_a_failure_ends_the_figures_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulelab.cli.live_line.FIRST_S", 0.0)
+    line = LiveLine(has_title=False, every_s=1.0)
+    line._show_figures(tmp_path / "gone")
+    assert str(tmp_path / "gone") in line.problem
 
 
 def test_live_figures_are_one_short_line() -> None:

@@ -38,7 +38,7 @@ TITLED_TERMINALS = (
     "rxvt", "screen", "st-", "tmux", "vte", "wezterm", "xterm",
 )  # fmt: skip
 # XTWINOPS: save and restore the titles of window and tab. A terminal without this gets an empty title: its own one.
-SAVE_TITLE, RESTORE_TITLE = "\x1b[22;0t", "\x1b]0;\x07\x1b[23;0t"
+SET_TITLE, SAVE_TITLE, RESTORE_TITLE = b"\x1b]0;%b\x07", b"\x1b[22;0t", b"\x1b]0;\x07\x1b[23;0t"
 FIRST_S = 2.0  # the modules that this needs are being imported before
 EVERY_S = 3.0
 ENERGY_SHARE = 0.0005  # of one core, for the energies; between two of them, power is integrated
@@ -47,7 +47,7 @@ SHARE = 0.003  # of one core, for the rest: on a node with very many meters, the
 TRIES = 3  # a file that is just being created may fail to be read once or twice
 MOST_NAME = 30  # letters of the command after the figures
 LOCK_S = 0.2  # longest wait for a terminal that does not take a title just now
-MODULES = ("joulelab.report.run_summary", "joulelab.report.watch.watched_run", "joulelab.analysis.live_energy")
+MODULES = ("joulelab.report.watch.watched_run", "joulelab.analysis.live_energy")
 
 
 class TerminalTitle:
@@ -58,13 +58,13 @@ class TerminalTitle:
         self._is_saved = self._is_closed = False
         self._lock = threading.Lock()
 
-    def show(self, text: str) -> None:
+    def show(self, text: bytes) -> None:
         """Set the title, if this disturbs nobody now."""
         with self._lock:
             if not self._is_closed and is_terminal_free(self._fd):
-                start = "" if self._is_saved else SAVE_TITLE
+                start = b"" if self._is_saved else SAVE_TITLE
                 self._is_saved = True
-                self._write(f"{start}\x1b]0;{text}\x07")
+                self._write(start + SET_TITLE % text)
 
     def restore(self) -> None:
         """Restore the original title for good."""
@@ -85,10 +85,10 @@ class TerminalTitle:
             if has_lock:
                 self._lock.release()
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: bytes) -> None:
         # One write: the kernel lets no other process write to the terminal in the middle of it.
         with contextlib.suppress(OSError), _block_background_stop():
-            os.write(self._fd, text.encode(errors="replace"))
+            os.write(self._fd, text)
 
 
 class LiveLine:
@@ -99,16 +99,20 @@ class LiveLine:
 
     def __init__(self, *, has_title: bool, every_s: float | None = None, fd: int = 2) -> None:
         self.problem = ""
-        self.spent_s = 0.0
         self._title = TerminalTitle(fd) if has_title else None
         self._fd, self._every_s = fd, every_s
         self._over = threading.Event()
         self._due_s = 0.0
         self._known_s = self._reached_s = self._later_j = 0.0
 
+    @property
+    def is_shown(self) -> bool:
+        """Return whether there is anything to show."""
+        return self._title is not None or self._every_s is not None
+
     def begin(self, run: Path) -> None:
         """Start the thread, just after the start of the workload."""
-        if self._title is not None or self._every_s is not None:
+        if self.is_shown:
             threading.Thread(target=self._show_figures, args=(run,), name="joulelab-live-line", daemon=True).start()
 
     def set_aside(self) -> contextlib.AbstractContextManager[None]:
@@ -136,6 +140,7 @@ class LiveLine:
 
     def _follow(self, watched: RunWatch) -> None:
         failed, is_first, is_measured = 0, True, False  # the first read takes everything from the start
+        every_s = min(EVERY_S, self._every_s or EVERY_S)
         while not self._over.is_set():
             began, energies_s = time.thread_time(), watched.energies.spent_s
             try:
@@ -148,9 +153,8 @@ class LiveLine:
                 if failed == TRIES:
                     raise
             cost_s = time.thread_time() - began
-            self.spent_s += cost_s
             cost_s -= watched.energies.spent_s - energies_s  # they have a limit of their own
-            self._over.wait(EVERY_S if is_first else max(EVERY_S, cost_s / SHARE))
+            self._over.wait(every_s if is_first else max(every_s, cost_s / SHARE))
             is_first = False
 
     def _show(self, view: WatchView) -> None:
@@ -160,13 +164,11 @@ class LiveLine:
             return  # nothing is measured, or not yet
         energy = self._add_later_energy(view, view.elapsed_s)
         figures = write_live_figures(view.now_w, energy, view.elapsed_s, estimate=view.estimate)
-        if not can_write_unicode(sys.stderr):
-            figures = figures.replace(" · ", ", ").encode("ascii", "replace").decode()
         if self._title is not None:
-            self._title.show(f"{figures} - {_name_run(view)}")
+            self._title.show(_encode_text(f"{figures} - {_name_run(view)}"))
         if self._every_s is not None and time.monotonic() >= self._due_s:
             self._due_s = max(self._due_s + self._every_s, time.monotonic())
-            write_own_line(self._fd, f"joulelab: {figures}")
+            write_own_line(self._fd, _encode_text(f"joulelab: {figures}"))
 
     def _add_later_energy(self, view: WatchView, elapsed_s: float) -> Quantity | None:
         """Return the energy up to now: the last known one and the power since then; None if a part is not known."""
@@ -183,10 +185,17 @@ class LiveLine:
 
 
 def _name_run(view: WatchView) -> str:
-    from joulelab.core.text import escape_unprintable
     from joulelab.report.format import shorten_end
 
-    return shorten_end(escape_unprintable(view.name or view.command), MOST_NAME)
+    program, _, words = view.command.partition(" ")
+    return shorten_end(view.name or f"{program.rpartition('/')[2]} {words}", MOST_NAME)
+
+
+def _encode_text(text: str) -> bytes:
+    """Encode a text for the terminal: without UTF-8 in ASCII, because other bytes might be control characters."""
+    if can_write_unicode(sys.stderr):
+        return text.encode(errors="replace")
+    return text.replace(" · ", ", ").encode("ascii", "replace")
 
 
 def can_show_title(fd: int, environ: Mapping[str, str]) -> bool:
@@ -210,7 +219,7 @@ def is_terminal_free(fd: int) -> bool:
         return False
 
 
-def write_own_line(fd: int, text: str) -> None:
+def write_own_line(fd: int, text: bytes) -> None:
     """Write a line that begins in the first column, wherever the cursor is. Raises OSError if the file is gone.
 
     Blanks up to the last column wrap to the next row unless the cursor is in the first column; the text overwrites
@@ -219,10 +228,10 @@ def write_own_line(fd: int, text: str) -> None:
     if os.isatty(fd):
         if not is_terminal_free(fd):
             return
-        width = os.get_terminal_size(fd).columns
-        text = f"{' ' * (width - 1)}\r{text[: width - 1]}\x1b[K"
+        if os.environ.get("TERM", "dumb") not in ("dumb", "unknown", ""):
+            text = b" " * (os.get_terminal_size(fd).columns - 1) + b"\r" + text
     with _block_background_stop():
-        os.write(fd, f"{text}\n".encode(errors="replace"))
+        os.write(fd, text + b"\n")
 
 
 def _is_writable(fd: int, within_s: float) -> bool:

@@ -96,7 +96,8 @@ def run_and_exit(
         options = _make_options(**given)
         needs = PRINTING_MODULES if extra is None else (*PRINTING_MODULES, *extra.needs)
         display = LiveLine(has_title=not quiet and can_show_title(2, os.environ), every_s=live)
-        options = replace(options, caps=tuple(caps), labels={**labels, **options.labels}, preload=(*MODULES, *needs))
+        needs = (*needs, *MODULES) if display.is_shown else needs
+        options = replace(options, caps=tuple(caps), labels={**labels, **options.labels}, preload=needs)
         environ = strip_own_locale(os.environ)
         with SignalBox() as signals:
             outcome = run_command(

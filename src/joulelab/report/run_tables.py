@@ -1,4 +1,4 @@
-"""Show a run: headline, tables of energies, phases, meters and uncertainty, and facts; also for lists and print()."""
+"""Show all that is known about a run (`joulelab show --all`): tables of energies, phases, meters and uncertainty."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.quantity import Quantity
+from joulelab.run import marking
+from joulelab.run.live import wait_until_covered
 from joulelab.site.footprint import compute_footprint, restore_site
 from joulelab.store.journal import read_header
 from joulelab.store.run_folder import read_meta
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.live_energy import LiveFigures
+    from joulelab.analysis.result import Result
     from joulelab.site.footprint import Site
 
 _log = logging.getLogger("joulelab")
@@ -30,6 +33,18 @@ TRIES = 3
 def find_site(run: Path) -> Site | None:
     """Return the site that a run recorded, None without one."""
     return restore_site((read_meta(run).get("options") or {}).get("site"))
+
+
+def analyse_block(run: Path, start_ns: int, end_ns: int) -> Result:
+    """Return the result of [start, end] (monotonic ns) in a run that may go on, once its readings are on disk."""
+    from joulelab.analysis.analyse import analyse_phase
+    from joulelab.store.run_reader import open_run
+
+    if (writer := marking.writer()) is not None:
+        writer.flush()
+    wait_until_covered(run, end_ns)
+    with open_run(run) as opened:
+        return analyse_phase(opened, start_ns, end_ns)
 
 
 def list_metrics(
@@ -63,6 +78,14 @@ def _choose_kinds(work: Mapping[str, float]) -> list[str]:
 
     kinds = [kind for kind in list_figure_kinds(work) if work[kind] > 0]
     return [kind for kind in kinds if kind != "steps"] or kinds
+
+
+def has_power_meter(folder: Path) -> bool:
+    """Return whether readings of power or energy are recorded in a folder of a host, False if that is not known yet."""
+    with contextlib.suppress(OSError, StoreError):  # a file that is just being created
+        streams = [stream for path in folder.glob("*.journal") for stream in read_header(path).streams]
+        return any(channel.kind == "power" or channel.unit == "J" for stream in streams for channel in stream.channels)
+    return False
 
 
 class LiveMetrics:
@@ -117,9 +140,6 @@ class LiveMetrics:
 
     def make_gap(self, work: Mapping[str, float]) -> dict[str, float]:
         """Return a row of NaN, for logs that need the same names in each row; empty without a power meter."""
-        with contextlib.suppress(OSError, StoreError):  # a file that is just being created
-            headers = [read_header(path) for path in self._folder.glob("*.journal")]
-            channels = (channel for header in headers for stream in header.streams for channel in stream.channels)
-            if any(channel.kind == "power" or channel.unit == "J" for channel in channels):
-                return dict.fromkeys(list_metrics(Quantity(1.0), 1.0, work, self._site), math.nan)
-        return {}
+        if not has_power_meter(self._folder):
+            return {}
+        return dict.fromkeys(list_metrics(Quantity(1.0), 1.0, work, self._site), math.nan)

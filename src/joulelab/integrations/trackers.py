@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from joulelab.core.clock import monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError
-from joulelab.integrations.energy_metrics import list_metrics
+from joulelab.integrations.energy_metrics import analyse_block, list_metrics
 from joulelab.run import marking
-from joulelab.run.live import LiveReader, import_live_modules, wait_until_covered
+from joulelab.run.live import LiveReader, import_live_modules
 from joulelab.run.measure import Measurement, measure
 
 if TYPE_CHECKING:
@@ -224,24 +224,11 @@ def _find_host_folder(run: Measurement | Path | str | None) -> Path | None:
 def _log_totals(log: _TrackerLog, live: LiveReader, run: Path, ended: Measurement | None, start_ns: int) -> None:
     end_ns = monotonic_ns()
     try:
-        result = ended.result if ended is not None else _analyse_block(run, start_ns, end_ns)
+        result = ended.result if ended is not None else analyse_block(run, start_ns, end_ns)
         if result is not None:
             log.log_summary(live.read_until(result.end_ns), result, run)
     except Exception as error:  # noqa: BLE001 - the block has run
         _log.warning("the summary is not logged: %s: %s", type(error).__name__, error)
-
-
-def _analyse_block(run: Path, start_ns: int, end_ns: int) -> Result:
-    """Return the result of [start, end] in a run that goes on, once its readings are on disk."""
-    from joulelab.analysis.analyse import analyse_phase
-    from joulelab.store.run_reader import open_run
-
-    writer = marking.writer()
-    if writer is not None:
-        writer.flush()
-    wait_until_covered(run, end_ns)
-    with open_run(run) as opened:
-        return analyse_phase(opened, start_ns, end_ns)
 
 
 def _list_live_values(now: LiveFigures) -> dict[str, float]:

@@ -16,10 +16,10 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.marks import count_local_ranks, read_global_rank, read_local_rank
 from joulelab.integrations.batch_sizes import SampleCount, count_samples
-from joulelab.integrations.energy_metrics import find_site
+from joulelab.integrations.energy_metrics import analyse_block, find_site
 from joulelab.integrations.progress_bar import BarLine, ProgressBar
 from joulelab.run import marking
-from joulelab.run.live import LiveReader, import_live_modules, wait_until_covered
+from joulelab.run.live import LiveReader, import_live_modules
 from joulelab.run.measure import measure
 from joulelab.run.session import is_recording_itself
 
@@ -321,14 +321,7 @@ class _LoopPass:
 
     def analyse(self) -> Result | None:
         """Return the result of the pass, None if nothing is recorded and on other ranks."""
-        if self.run is None:
-            return None
-        from joulelab.analysis.analyse import analyse_phase
-        from joulelab.store.run_reader import open_run
-
-        wait_until_covered(self.run, self.end_ns)
-        with open_run(self.run) as run:
-            return analyse_phase(run, self.start_ns, self.end_ns)
+        return None if self.run is None else analyse_block(self.run, self.start_ns, self.end_ns)
 
 
 def _choose_display(show: bool | None) -> Literal["bar", "log"] | None:

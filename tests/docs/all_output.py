@@ -106,7 +106,7 @@ MOST_NOTES = 3
 # Listings, files for other programs, and explanations that were asked for.
 MANY_NOTES = re.compile(r"joulelab messages|--why|--print|--all|--help")
 # A word that a shell finds; a sentence does not begin with one.
-PROGRAMS = {"setfacl", "setcap", "usermod", "modprobe", "printf", *wording.PROGRAMS}
+PROGRAMS = {"setfacl", "setcap", "printf", "export", *(name.split()[0] for name in wording.PROGRAMS)}
 EXPONENT = re.compile(r"(?<![\w.:/=-])\d+(?:\.\d+)?e[+-]?\d+\b")
 CUT = re.compile(r"…|(?<=\w)\.\.\.(?=\w)")
 # Names of variables, which the shell replaces: `$HOME`.

@@ -161,7 +161,7 @@ def test_a_job_without_accounted_energy_fails_a_check(tmp_path: Path, monkeypatc
 
 
 def test_a_step_alone_cannot_be_imported_and_the_error_names_its_job() -> None:
-    with pytest.raises(ConfigError, match=r"joulelab import slurm 1234 lists its steps as phases"):
+    with pytest.raises(ConfigError, match=r"import the job: joulelab import slurm 1234"):
         slurm.check({"job": "1234.0"})
 
 

@@ -291,7 +291,7 @@ def _list_servers(
     from joulelab.run.run_import import make_archive_request
 
     if subjects and not re.fullmatch(r"\d+([_+]\w+)?", subjects[0]):
-        advice = "joulelab import prometheus JOBID, or address=... --from --to"
+        advice = "give address=... with --from and --to, or a job: joulelab import prometheus JOBID"
         raise ConfigError(f"{subjects[0]!r} is neither KEY=VALUE nor a job number", next=advice, code="config.no-pair")
     more: dict[str, Any] = {"job": subjects[0]} if subjects else {}
     if nodes is not None:

@@ -206,7 +206,7 @@ def _print_zones(text: str, *, as_json: bool) -> None:
     table = load_intensity_table()
     rows = table.search_rows(text)
     if not rows:
-        then = "joulelab site --list, or give your own: joulelab site --intensity"
+        then = "give your own with --intensity, or list all zones: joulelab site --list"
         raise ConfigError(f"no zone contains {text!r}", next=then, code="config.unknown-zone")
     if as_json:
         print_json([{"country": name_zone(row.zone)} | row.to_json() for row in rows])

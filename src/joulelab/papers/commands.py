@@ -31,7 +31,10 @@ ALL = "all"
     help="Change a physical parameter of the twin: gpu.idle_w=30, or NODE:gpu.idle_w=30. Repeatable.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), metavar="N", help="Seed of the random scatter and order.  [default: from the study file]"
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Seed of the random scatter and order.  [default: from the study file]",
 )
 @click.option(
     "--out",

@@ -52,7 +52,7 @@ def read_change(typed: str) -> NodeChange:
         advice = "write it as gpu.idle_w=30 or NODE:gpu.idle_w=30"
         raise ConfigError(f"{typed!r} is not a change", where=WHERE, next=advice)
     if keys[0] in ABOUT:
-        advice = "joulelab twin --show NODE lists them"
+        advice = "list them: joulelab twin --show NODE"
         raise ConfigError(f"{keys[0]!r} is not a physical parameter", where=WHERE, next=advice)
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]

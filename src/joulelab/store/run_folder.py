@@ -298,7 +298,7 @@ def select_runs(runs: Path, text: str) -> list[Path]:
         return found
     names = sorted({f"{name}={labels[name]}" for _, labels in known for name in wanted if name in labels})
     why = f"there are {', '.join(names[:MOST_NAMED])}" if names else f"{len(known)} runs there, none with these labels"
-    then = "joulelab run --label NAME=VALUE, or name the runs: joulelab ls"
+    then = "label runs with --label NAME=VALUE, or name them: joulelab ls"
     raise NotARun(f"no run has {text}", where=str(runs), why=why, next=then, code="not-a-run.label")
 
 

@@ -216,7 +216,7 @@ def _read_job(config: Mapping[str, Any]) -> str | None:
             what, why, code = "this does not run in a job", "SLURM_JOB_ID is not set", "unavailable.no-job"
             raise Unavailable(what, where=where, why=why, next=advice, code=code)
     if "." in name:
-        advice = f"name the job: joulelab import slurm {name.partition('.')[0][:20]} lists its steps as phases"
+        advice = f"its steps become phases; import the job: joulelab import slurm {name.partition('.')[0][:20]}"
     if not all(part.isascii() and part.isdigit() for part in name.replace("+", "_").split("_", 1)):
         raise ConfigError(f"job is {str(given)[:40]!r}", where=where, next=advice, code="config.wrong-value")
     return name

@@ -104,7 +104,9 @@ def pool_readings(traces: Sequence[HostTrace], *, limit_w: float | None = None) 
     known = [np.isfinite(t.high_w) for t in traces]
     whole_s = sum(t.step_s * int(k.sum()) for t, k in zip(traces, known, strict=True))
     if not whole_s:
-        raise ConfigError("no power to plan with", why="the runs have no readings", next="joulelab show RUN")
+        raise ConfigError(
+            "no power to plan with", why="the runs have no readings", next=f"joulelab show {traces[0].run}"
+        )
     scale = [t.step_s / whole_s for t in traces]
     watts = np.concatenate([t.high_w[k] for t, k in zip(traces, known, strict=True)])
     weight = np.concatenate([np.full(int(k.sum()), s) for k, s in zip(known, scale, strict=True)])

@@ -74,7 +74,9 @@ def find_peak(traces: Sequence[HostTrace]) -> Peak:
     check_side(traces)
     read = [t for t in traces if np.isfinite(t.high_w).any()]
     if not read:
-        raise ConfigError("no power to plan with", why="the runs have no readings", next="joulelab show RUN")
+        raise ConfigError(
+            "no power to plan with", why="the runs have no readings", next=f"joulelab show {traces[0].run}"
+        )
     hot = max(read, key=lambda t: t.highest_w)
     upper_w = max(t.highest_w * (1 + (t.gain or 0.0)) for t in read)
     counts = [int(np.isfinite(t.high_w).sum()) for t in read]

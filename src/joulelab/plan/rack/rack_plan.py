@@ -216,7 +216,7 @@ def _find_efficiency(traces: Sequence[HostTrace], kind: NodeKind) -> float | Non
     parts = next((t for t in traces if not t.is_whole_node), None)
     if parts is not None:
         why = f"run {parts.run} measured only {', '.join(parts.scopes[:4])}"
-        then = "measure the whole node: joulelab meters --add"
+        then = "add a meter of the whole node: joulelab meters"
         what = "a rack is planned with the power of whole nodes"
         raise ConfigError(what, where=parts.host, why=why, next=then, code="config.parts-of-node")
     behind = [t for t in traces if t.side == "dc"]

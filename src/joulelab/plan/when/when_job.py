@@ -289,7 +289,9 @@ def _find_repeats(measured: Sequence[MeasuredRun], gpu_w: float | None) -> _Repe
     }  # fmt: skip
     found = compute_means(named[highest], None, pool_cells((cell, None) for cell in named.values()))
     if found is None or found.energy is None:
-        raise ConfigError("the job's energy is not known", next="joulelab show RUN", code="config.no-energy")
+        raise ConfigError(
+            "the job's energy is not known", next=f"joulelab show {own[0].result.run}", code="config.no-energy"
+        )
     energy = found.energy if found.spread else energies[id(own[0])]
     return _Repeats(tuple(own), energy, found.time.value, found.spread, len(cells))
 

@@ -134,7 +134,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "too-short": (
         "warning",
-        "{scope}: the run is too short for {meter} ({edge_share:%} of the energy is in its first and last readings)",
+        "{scope}: the run is too short for {meter}: its start and end alone add an uncertainty of {edge_share:%}",
         "[Measure longer, or use {option}]",
     ),
     "estimate": ("warning", "{scope}: not measured, but estimated as load x rated power", METERS),

@@ -25,10 +25,10 @@ FIELD = re.compile(r"\{(\w+)(?:~(\w+))?(?::([^}]+))?\}")
 OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 # Programs with which the command of a next step begins.
 PROGRAMS = (
-    *("joulelab", "python", "pip", "nvidia-smi", "amd-smi", "chronyc", "df", "dmesg", "keyring", "make", "sudo", "apt"),
-    *("sacct", "scontrol", "sinfo", "export", "chmod", "curl", "systemctl"),
+    *("joulelab", "sudo", "pip install", "python -m", "apt install", "nvidia-smi", "amd-smi", "chronyc", "df", "dmesg"),
+    *("keyring set", "sacct", "scontrol", "sinfo", "systemctl", "chmod", "squeue"),
 )
-COMMAND = re.compile(rf"(?:^|(?<=: ))(?:{'|'.join(PROGRAMS)}) [^`]*$|^joulelab$")
+COMMAND = re.compile(rf"(?:^|(?<=: ))(?:(?:{'|'.join(PROGRAMS)})(?: [^`]*)?|export [A-Z_]+=[^`]*)$")
 RUN = "RUN"  # stands for a run whose name is not known
 STORED = "stored"  # the sentence of a check in a file of an older version, which has nothing else
 Value = str | float | tuple[str, ...] | Check

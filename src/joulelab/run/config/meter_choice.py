@@ -322,7 +322,7 @@ def check_meter_name(config: Config, name: str) -> None:
 
 def _refuse_archive(name: str) -> ConfigError:
     return ConfigError(
-        f"{name} is not read during a run", next="read it afterwards: joulelab import", code="config.archive"
+        f"{name} is not read during a run", next="read it afterwards: joulelab import --help", code="config.archive"
     )
 
 

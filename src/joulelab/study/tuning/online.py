@@ -340,7 +340,7 @@ class OnlineTuning:
             self.state.scopes = None
             raise MeterError(
                 "no energy was measured in a window", where="tune", why="no power meter was read often enough",
-                next="joulelab meters, or a longer --window",
+                next="give a longer --window, or look at the meters: joulelab meters",
             )  # fmt: skip
         caps = {h.scope: h.requested or h.asked for h in self._held if h.unit == "W"}
         gpu_w, unheld = windows.measure_draw(found, a, b, caps)

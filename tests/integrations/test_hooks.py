@@ -58,7 +58,7 @@ def hugging(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, SimpleNamespace, Simp
         local_process_index=0, process_index=0, torch_compile=False, n_gpu=1, world_size=1, train_batch_size=4
     )
     args.include_num_input_tokens_seen = "no"
-    return module, args, SimpleNamespace(num_input_tokens_seen=0, epoch=0.0, train_batch_size=4)
+    return module, args, SimpleNamespace(num_input_tokens_seen=0, epoch=0.0, train_batch_size=4, log_history=[])
 
 
 def test_hugging_face_packed_batches_and_many_passes(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +80,11 @@ def test_hugging_face_packed_batches_and_many_passes(marked: Marked, monkeypatch
     callback.on_prediction_step(args, state, None)
     callback.on_evaluate(args, state, None, eval_dataloader=Loader(3, 1))
     callback.on_save(args, state, None)
+    for names in (("loss",), ("train_loss",), ("train_runtime", "loss", "train_loss")):  # rows that a user may log
+        callback.on_log(args, state, None, logs=dict.fromkeys(names, 1.0))
+        assert callback.training.is_begun
+    callback.on_log(args, state, None, logs=dict.fromkeys(module.LAST_ROW, 1.0))
+    assert not callback.training.is_begun
     callback.on_train_end(args, state, None, model=model)
     assert marked.titles() == ["train", "epoch 1", "validation 1", "save 1"]
     assert marked.work()["validated"] == 3

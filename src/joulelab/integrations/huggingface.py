@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from transformers import TrainerState, TrainingArguments
 
+LAST_ROW = {"train_runtime", "train_loss", "total_flos"}  # names in the last row that a Trainer logs
+
 
 class ForwardBatches:
     """Count the batches that go into a model: the Trainer reports neither their sizes nor when one begins.
@@ -99,10 +101,11 @@ class JoulelabCallback(TrainingCallback, TrainerCallback):
 
     @guard_hook
     def on_log(self, _args: Any, state: TrainerState, *_: Any, logs: dict[str, float] | None = None, **__: Any) -> None:
-        """Add energy to a row of the training; the last row, with `train_loss`, ends the measurement."""
-        if logs is None or not logs.keys() & {"loss", "train_loss"}:
+        """Add energy to a row of the training; the last row ends the measurement."""
+        is_last = logs is not None and logs.keys() >= LAST_ROW
+        if logs is None or not (is_last or "loss" in logs):
             return
-        found = self.training.end_training() if "train_loss" in logs else self.training.read_row()
+        found = self.training.end_training() if is_last else self.training.read_row()
         logs.update(found)
         if state.log_history:
             state.log_history[-1].update(found)

@@ -97,7 +97,7 @@ def test_the_caption_explains_its_marks() -> None:
         f"{MEANS} 6 repeats; one run where there is no ±."
     )
     assert list_paper_tables(summarise_cells([odd, guess, loose]))[0].caption.endswith(
-        " † a repeat does not look like the others; it is kept. ~ is an estimate, not measured. "
+        " † a repeat differs from the others; it is used. ~ is an estimate, not measured. "
         "! the cap was not in force."
     )
 
@@ -180,11 +180,11 @@ HOW = "is not recorded; set rated_w = WATTS below [node] of joulelab.toml"
     [
         (
             rated(700.0, 700.0, 350.5, measured=Quantity(1.8e6, {"gain": 5e4})),
-            "(2 x 700 W + 350.5 W) x 10.0 min = 1.05 MJ (0.292 kWh): 0.58 ± 0.03 times what was measured (told)",
+            "(2 x 700 W + 350.5 W) x 10.0 min = 1.05 MJ (0.292 kWh): 0.58 ± 0.03 times the measured energy (told)",
         ),
         (
             RatedResult((RatedDevice("node1", "gpu:0", 260.0, "told"),), 600.0, Quantity(78e3), unused=("gpu:1",)),
-            "260 W x 10.0 min = 156 kJ: 2.000 times what gpu used (told; without gpu:1, not shown to the workload)",
+            "260 W x 10.0 min = 156 kJ: 2.000 times the energy of gpu (told; without gpu:1, not shown to the workload)",
         ),
         (rated(unknown=("node.ac",)), f"unknown: the rated power of node.ac {HOW}"),
         (
@@ -209,7 +209,7 @@ def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, word
             rated(700.0, seconds=1234.5, measured=Quantity(1e5, {"x": 2e3})),
             "x 20.6 min = 864 kJ (0.240 kWh): 8.6 ± 0.3",
         ),
-        (rated(700.0, measured=Quantity(1e5), unknown=("cpu:0",)), " times what gpu used ("),
+        (rated(700.0, measured=Quantity(1e5), unknown=("cpu:0",)), " times the energy of gpu ("),
     ],
 )
 def test_numbers_are_told_in_the_units_of_their_size(found: RatedResult, words: str) -> None:

@@ -92,7 +92,7 @@ def test_the_headline_has_all_of_the_answer_in_one_sentence(runs: Path) -> None:
         "energy: too short to measure; it took 16 min 40 s; GPUs"
     )
     bare = replace(result, groups=(), scopes=())
-    assert write_headline(bare) == "no power meter (`joulelab meters` lists what is missing); it took 16 min 40 s"
+    assert write_headline(bare) == "no power meter was read (`joulelab meters` shows why); it took 16 min 40 s"
     assert write_headline(replace(bare, outcome="imported")) == (
         "no energy: the imported data has neither power nor energy; it covers 16 min 40 s"
     )

@@ -322,7 +322,7 @@ def write_caption(
         parts.append(f"Data: {fmt.format_data_name(data.pop())}.")
     parts += _describe_comparison(summary, cells)
     if any(s.outliers for c in cells for s in summary.statistics[c.key].values()):
-        parts.append(f"{ODD} a repeat does not look like the others; it is kept.")
+        parts.append(f"{ODD} a repeat differs from the others; it is used.")
     if any(c.estimate for c in cells):
         parts.append(f"{ESTIMATE} is an estimate, not measured.")
     if any(c.uncapped for c in cells):

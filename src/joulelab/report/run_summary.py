@@ -45,7 +45,7 @@ J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in
 SAME_RATE = 0.02  # rates that differ by less are shown once
 BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
 TOO_FEW = "too few readings for an interval"
-NO_POWER_METER = "no power meter (`joulelab meters` lists what is missing)"
+NO_POWER_METER = "no power meter was read (`joulelab meters` shows why)"
 PARTS = {"gpu": "GPU", "cpu": "CPU", "accel": "accelerator board", "module": "module"}
 WHOLES = {
     "node.ac": "the whole node at the wall",

@@ -450,7 +450,7 @@ def describe_rated(rated: RatedResult) -> str:
     power = format_rated_power(rated)
     power = f"({power})" if " + " in power else power
     sources = ", ".join(dict.fromkeys(device.source for device in rated.devices))
-    of = f"what {rated.families} used" if rated.unknown or rated.unused else "what was measured"
+    of = f"the energy of {rated.families}" if rated.unknown or rated.unused else "the measured energy"
     without = f"; without {_list_some(rated.unused)}, not shown to the workload" if rated.unused else ""
     estimate = f"{power} x {_format_one_unit(rated.duration_s)} = {_format_joules(rated.energy_j)}"
     if not ratio.is_resolved:

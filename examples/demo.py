@@ -34,51 +34,53 @@ if TYPE_CHECKING:
     from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
-LEAST, MOST, LABEL = 60, 100, 10  # columns
+LEAST_WIDTH, USUAL_WIDTH, MOST_WIDTH, LABEL_WIDTH = 60, 80, 100, 10  # columns
 BLANK = "\N{NO-BREAK SPACE}"
+# A space inside a figure: before ±, behind it, before % or a unit. Lines do not break there.
+INSIDE_FIGURE = re.compile(r"(?<=[\d±]) (?=[\d±%(]|[kMm]?[JW]\b|s\b)")
 PARTS = ("measure", "sweep", "reproduce")
-# A part that takes longer has failed; one that was told to end gets so long for it (s).
-PART_S, END_S = 900.0, 20.0
-# So long a part may import what it needs before it is ended because nobody reads it: it can then end in good order (s).
-START_S = 2.0
-# So long the job of part 1 works (s): long enough that no figure of it is uncertain because of its ends.
-LOAD_S = 8.0
-# Of that job: its speed on one GPU, on 8 GPUs that lose 3 % with each doubling. A step of 0.334 s is not in step with
-# the GPUs' sensors, which measure every 0.1 s.
-STEPS_PER_S = 0.41 * 8 * 0.97**3
-SHOWN_FIGURES = (
-    "best by energy",
-    "training time",
-    "speed-up of 4 GPUs at 260 W",
-)  # of the paper: how their labels begin
-# How `joulelab run` ends where one of its meters is not there.
-NO_SUCH_METER = "exit code 125"
-# The server of the twin's wall meter, the library that reads it, and its entry. BMC and PDU are too slow for a demo.
+PART_S = 900.0  # a part that takes longer has failed
+END_S = 20.0  # a part that got a signal has this time to end
+START_S = 2.0  # a part whose output nobody reads gets its signal after this time: it has then loaded its modules
+NO_SUCH_METER = "exit code 125"  # the end of `joulelab run` if one of its meters is missing
+# The simulated wall meter: its server, the library that reads it, its entry. BMC and PDU are too slow for a demo.
 SERVERS = {"analyzer": ("pyvisa_py", "analyzer")}
+LOAD_S = 8.0  # the job of part 1 works this long
+# Speed of that job: 0.41 steps/s on one GPU, on 8 GPUs that lose 3 % with each doubling. The step of 0.334 s does not
+# repeat at the rate of the GPUs' sensors, which measure every 0.1 s.
+STEPS_PER_S = 0.41 * 8 * 0.97**3
+CAPS_W, DEFAULT_CAP_W = (140, 200, 260), 260
+# Figures of the paper that the demo lists: label in the table of figures, words here.
+PAPER_FIGURES = {
+    "best by energy, 8 GPUs: cap": "cap with the least energy, 8 GPUs",
+    "training time, 2 GPUs at 260 W": "training time, 2 GPUs at 260 W",
+    "training time, 1 GPU at 170 W": "training time, 1 GPU at 170 W",
+    "speed-up of 4 GPUs at 260 W": "speed-up of 4 GPUs at 260 W",
+}
 
 
-def width() -> int:
-    """Return how wide to print: as the terminal, but neither too narrow to read nor too wide; in columns."""
-    return min(max(shutil.get_terminal_size((80, 24)).columns, LEAST), MOST)
+def find_width() -> int:
+    """Return the width of the output in columns: that of the terminal within limits, 80 without a terminal."""
+    return min(max(shutil.get_terminal_size((USUAL_WIDTH, 24)).columns, LEAST_WIDTH), MOST_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Hold a part: its title, the question that it answers, and its programs, each of which runs the next one.
+    """Hold a part: title, question, and its programs, each of which runs the next one.
 
-    `missing` is why it cannot be shown here; `instead` finds a part to show where this one fails, by how it failed.
-    `answer` reads the answer from the results, in lines; `hints` are the next commands, each with a remark. The output
-    goes to the file `saved`, if it is too long to read here.
+    `read_answer` reads the answer from the results, in sentences; `list_hints` gives next steps, each with its command.
+    `missing` is why the part cannot be shown; `find_substitute` returns a smaller part by the error of this one. The
+    output goes to the file `saved` if it is too long to read here.
     """
 
     name: str
     title: str
     programs: tuple[str, ...]
-    missing: str | None = None
-    instead: Callable[[str], Part | None] | None = None
     question: str = ""
-    answer: Callable[[], list[str]] | None = None
-    hints: Callable[[], list[tuple[str, str]]] | None = None
+    read_answer: Callable[[], list[str]] = list
+    list_hints: Callable[[], list[tuple[str, str]]] = list
+    missing: str | None = None
+    find_substitute: Callable[[str], Part | None] | None = None
     saved: str = ""
 
     @property
@@ -93,14 +95,14 @@ class Part:
         for k, program in enumerate(self.programs):
             text = program + (f"{BLANK}--" if k < len(self.programs) - 1 else "")
             kept = re.sub(r"(--[a-z-]+) (?!-)", rf"\1{BLANK}", text)  # an option and its value stay together
-            wrapped = textwrap.wrap(kept, width() - 6, break_on_hyphens=False, subsequent_indent="    ")
+            wrapped = textwrap.wrap(kept, find_width() - 6, break_on_hyphens=False, subsequent_indent="    ")
             lines += [f"    {line.replace(BLANK, ' ')}" for line in wrapped]
         return "$ " + " \\\n".join(lines).lstrip() + (f" \\\n    > {self.saved}" if self.saved else "")
 
 
 @dataclass(slots=True)
-class Here:
-    """Tell what of the demo this machine can do: `left_out` says what is missing, and why."""
+class Machine:
+    """Hold the abilities of this machine for the demo; `left_out` names what is missing, and why."""
 
     nvml: bool = True
     servers: list[str] = field(default_factory=list)
@@ -113,196 +115,202 @@ class Here:
         return f"joulelab twin --gpus 8 --gpu-model h100 --idle{serve}"
 
     @classmethod
-    def look(cls) -> Here:
-        """Look for a C compiler (the twin's NVML library is built here) and the libraries."""
-        here = cls()
+    def examine(cls) -> Machine:
+        """Look for a C compiler, which builds the twin's NVML library, and for the libraries."""
+        machine = cls()
         try:
             nvml.build_library()
         except (JoulelabError, OSError, subprocess.SubprocessError) as error:
-            here.nvml, here.left_out["GPUs by NVML"] = False, str(error)
+            machine.nvml, machine.left_out["GPUs by NVML"] = False, str(error)
         for server, (library, _) in SERVERS.items():
             if importlib.util.find_spec(library) is None:
-                here.left_out[server] = f"{library} is not installed; `make demo` installs it"
+                machine.left_out[server] = f"{library} is not installed; `make demo` installs it"
             else:
-                here.servers.append(server)
-        return here
+                machine.servers.append(server)
+        return machine
 
 
-def parts(here: Here, results: str, load_s: float = LOAD_S) -> list[Part]:
-    """Return all parts in their order; their results go to a folder. `load_s`: how long the job of part 1 works, in s.
+def list_parts(machine: Machine, results: str, load_s: float = LOAD_S) -> list[Part]:
+    """Return all parts in their order; `results` is their folder, `load_s` the time that the job of part 1 works.
 
     The meters are named, so that none of this machine is read, whatever its joulelab.toml says.
     """
-    return [measure(here, results, load_s), sweep(here, results), reproduce(results)]
+    return [
+        make_measure_part(machine, results, load_s),
+        make_sweep_part(machine, results),
+        make_reproduce_part(results),
+    ]
 
 
-def measure(here: Here, results: str, load_s: float) -> Part:
-    """Return the part that measures; where a server did not start, it is tried once more without that one."""
-    meters = [*(["nvml"] if here.nvml else []), "rapl", *(SERVERS[name][1] for name in here.servers)]
+def make_measure_part(machine: Machine, results: str, load_s: float) -> Part:
+    """Return the part that measures a job; if a server does not start, its substitute works without that server."""
+    meters = [*(["nvml"] if machine.nvml else []), "rapl", *(SERVERS[name][1] for name in machine.servers)]
     read = " ".join(f"--meter {name}" for name in meters)
     steps = max(round(load_s * STEPS_PER_S), 1)
-    programs = (
-        here.twin,
-        f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
-        f"python -m joulelab.twin.job --gpus 8 --work {steps} --speed 0.41 --batch 4096 --load 0.8",
-    )
 
-    def with_fewer(why: str) -> Part | None:
-        if why != NO_SUCH_METER or not here.servers:
+    def find_substitute(error: str) -> Part | None:
+        if error != NO_SUCH_METER or not machine.servers:
             return None
-        lacking = not_served(here)
-        for name, reason in lacking.items():
-            say("without", f"{name}: {reason}")
-        fewer = replace(here, servers=[name for name in here.servers if name not in lacking])
-        return replace(measure(fewer, results, load_s), instead=None)
+        missing = find_missing_servers(machine)
+        for name, reason in missing.items():
+            print_labelled("without", f"{name}: {reason}")
+        fewer = replace(machine, servers=[name for name in machine.servers if name not in missing])
+        return replace(make_measure_part(fewer, results, load_s), find_substitute=None)
 
     def find_run() -> Path:
         return max((ROOT / results / "runs").glob("*-*"))
 
-    def answer() -> list[str]:
+    def read_answer() -> list[str]:
         from joulelab.analysis.results_file import load_result
         from joulelab.report import format as fmt
         from joulelab.report.run_summary import describe_coverage, format_energy
 
         result = load_result(find_run())
-        energy, gpus = result.energy, result.group("gpu")
+        energy, gpus, per_sample = result.energy, result.group("gpu"), result.per_work().get("samples")
         if energy is None:
             return ["Nothing was measured."]
-        per = result.per_work().get("samples")
-        lines = [
-            f"The job used {format_energy(energy)} in {fmt.format_duration(result.duration_s)}"
-            + (f", which is {fmt.format_quantity(per, 'J/sample')}." if per is not None else "."),
-            f"This covers {describe_coverage(result)}.",
-        ]
-        if gpus is not None and energy.value > 0 and len(result.groups) > 1:
+        each = "" if per_sample is None else f", or {fmt.format_quantity(per_sample, 'J')} for each sample"
+        lines = [f"The job used {format_energy(energy)} in {fmt.format_duration(result.duration_s)}{each}."]
+        lines.append(f"This covers {describe_coverage(result)}.")
+        if gpus is not None and machine.servers:
             lines.append(f"The GPUs used {100 * gpus.energy.value / energy.value:.0f} % of it.")
         return lines
 
     def list_hints() -> list[tuple[str, str]]:
-        run = f"{results}/runs/{find_run().name}"
         return [
-            (f"joulelab show {run} --budget", "the parts of each ±"),
-            ("joulelab meters", "the meters of this machine"),
-            ("joulelab run -- python train.py", "measure your own job"),
+            ("See which errors each ± is made of:", f"joulelab show {results}/runs/{find_run().name} --budget"),
+            ("List the meters of this machine:", "joulelab meters"),
+            ("Measure your own job:", "joulelab run -- python train.py"),
         ]
 
     return Part(
-        "measure",
-        "measure a job",
-        programs,
-        None,
-        with_fewer,
-        "How much energy does a training job use on a node with 8 H100 GPUs?",
-        answer,
-        list_hints,
+        name="measure",
+        title="measure a job",
+        programs=(
+            machine.twin,
+            f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
+            f"python -m joulelab.twin.job --gpus 8 --work {steps} --speed 0.41 --batch 4096 --load 0.8",
+        ),
+        question="How much energy does a training job use on a node with 8 H100 GPUs?",
+        read_answer=read_answer,
+        list_hints=list_hints,
+        find_substitute=find_substitute,
     )
 
 
-def sweep(here: Here, results: str) -> Part:
+def make_sweep_part(machine: Machine, results: str) -> Part:
     """Return the part that looks for the best power cap."""
-    read = "--meter nvml --meter rapl --no-figures"
-    programs = (
-        "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
-        f"joulelab sweep --studies {results} --name caps --cap 140,200,260 --repeat 3 --goal energy {read}",
-        "python -m joulelab.twin.job --gpus 8 --work 450 --speed 23",
-    )
+    caps = ",".join(map(str, CAPS_W))
+    options = f"--studies {results} --name caps --cap {caps} --repeat 3 --goal energy"
 
-    def answer() -> list[str]:
+    def read_answer() -> list[str]:
         from joulelab.report import format as fmt
 
         with (ROOT / results / "caps" / "results.csv").open() as file:
             rows = list(csv.DictReader(file))
         best = next((row for row in rows if "energy" in row["best_for"].split()), None)
-        if best is None:
-            return ["No cap is best."]
-        cap = float(best["knob_cap"])
-        if cap == max(float(row["knob_cap"]) for row in rows):
-            return [f"{cap:.0f} W, the default, needs the least energy."]
+        if best is None or float(best["knob_cap"]) == DEFAULT_CAP_W:
+            return [f"No cap saves energy against the default of {DEFAULT_CAP_W} W."]
         gain, loss = ((100 * float(best[name]), 100 * float(best[f"{name}_expanded"])) for name in ("gain", "loss"))
-        slower = f"{fmt.format_interval(*loss)} % longer than at the default of 260 W."
-        if loss[1] > abs(loss[0]) / 2:
-            slower = "longer, but other programs disturb it: how much longer is not certain."
-        saved = f"A cap of {cap:.0f} W per GPU saves {fmt.format_interval(*gain)} % of the energy."
-        return [saved, f"The job takes {slower}"]
-
-    def list_hints() -> list[tuple[str, str]]:
-        return [
-            (f"joulelab sweep --report --studies {results} --name caps --all", "all tables of this sweep"),
-            ("joulelab sweep --cap 60%:100%:10% -- python train.py", "your own job and GPUs"),
+        alike = [f"{float(row['knob_cap']):.0f} W" for row in rows if "energy" in row["not_told_apart_for"].split()]
+        lines = [
+            f"A cap of {float(best['knob_cap']):.0f} W per GPU saves {fmt.format_interval(*gain)} % of the energy"
+            + (f" (no significant difference: {', '.join(alike)})." if alike else "."),
         ]
-
-    missing = None if here.nvml else "caps are set by NVML, which the twin has only with a C compiler"
-    question = "Which power cap needs the least energy on 8 RTX 6000 GPUs, and how much slower is the job then?"
-    return Part("sweep", "find the best power cap", programs, missing, None, question, answer, list_hints)
-
-
-def reproduce(results: str) -> Part:
-    """Return the part that repeats a paper in virtual time; its runs are not kept, they would be 240 MB."""
-    saved = f"{results}/gdansk.txt"
-
-    def answer() -> list[str]:
-        (path,) = (ROOT / results).glob("reproduce-gdansk-*/figures.csv")
-        with path.open() as file:
-            rows = [row for row in csv.DictReader(file) if row["strict"] == "True"]
-        hits = sum(row["verdict"] == "hit" for row in rows)
-        measured = "figures that were measured, and not used to adjust the simulation"
-        lines = [f"Yes, for {hits} of {len(rows)} {measured}. Some of them:"]
-        for row in (one for one in rows if one["label"].startswith(SHOWN_FIGURES)):
-            ours = f"{float(row['reproduced']):.3g} {row['unit']}".strip()
-            here = f"{ours} here{'' if row['verdict'] == 'hit' else ' (too far off)'}"
-            lines.append(
-                f"- {row['label']}: {float(row['published']):g} {row['unit']}".rstrip() + f" in the paper, {here}"
-            )
+        if loss[1] < abs(loss[0]) / 2:
+            lines.append(f"The job takes {fmt.format_interval(*loss)} % longer than at {DEFAULT_CAP_W} W, the default.")
+        else:
+            lines.append("How much longer the job takes is not certain after three runs.")
         return lines
 
     def list_hints() -> list[tuple[str, str]]:
-        return [
-            (f"less {saved}", "all figures, with reasons for misses"),
-            ("joulelab reproduce gdansk --set gpu.idle_w=30", "with another GPU"),
-        ]
+        report = f"joulelab sweep --report --studies {results} --name caps --all"
+        own = "joulelab sweep --cap 60%:100%:10% -- python train.py"
+        return [("See all tables of this sweep:", report), ("Find the best cap for your own job:", own)]
 
-    programs = (f"joulelab reproduce gdansk --no-keep --no-figures --studies {results}",)
-    question = (
-        "A paper of 2023 (Gdansk University of Technology) trained on up to 8 GPUs at 17 power caps, 680 runs in all. "
-        "Does the simulated node give the same figures?"
+    return Part(
+        name="sweep",
+        title="find the best power cap",
+        programs=(
+            "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
+            f"joulelab sweep {options} --meter nvml --meter rapl --no-figures",
+            "python -m joulelab.twin.job --gpus 8 --work 450 --speed 23",
+        ),
+        question="Which power cap needs the least energy on 8 RTX 6000 GPUs, and how much slower is the job then?",
+        read_answer=read_answer,
+        list_hints=list_hints,
+        missing=None if machine.nvml else "caps are set by NVML, which the twin has only with a C compiler",
     )
-    return Part("reproduce", "repeat a paper", programs, None, None, question, answer, list_hints, saved)
 
 
-def not_served(here: Here) -> dict[str, str]:
-    """Start the twin once more, for no time, to see which servers do not start, and why."""
+def make_reproduce_part(results: str) -> Part:
+    """Return the part that repeats a paper in virtual time; its runs are not kept, they would be 240 MB."""
+    saved = f"{results}/gdansk.txt"
+
+    def read_answer() -> list[str]:
+        (path,) = (ROOT / results).glob("reproduce-gdansk-*/figures.csv")
+        with path.open() as file:
+            rows = [row for row in csv.DictReader(file) if row["strict"] == "True"]
+        misses = [row for row in rows if row["verdict"] != "hit"]
+        hits = f"Yes for {len(rows) - len(misses)} of {len(rows)} measured figures"
+        far = f"The other {len(misses)} are too far off, for reasons in {saved}."
+        lines = [f"{hits}; no number of the simulation was chosen to fit them. {far} Some figures:"]
+        for row in (row for row in rows if row["label"] in PAPER_FIGURES):
+            paper, here = (f"{float(row[name]):.4g} {row['unit']}".strip() for name in ("published", "reproduced"))
+            mark = " (too far off)" if row in misses else ""
+            lines.append(f"- {PAPER_FIGURES[row['label']]}: {paper} in the paper, {here} here{mark}")
+        return lines
+
+    def list_hints() -> list[tuple[str, str]]:
+        other = "joulelab reproduce gdansk --set gpu.idle_w=30"
+        return [("Read all figures:", f"less {saved}"), ("Repeat it with a GPU that needs 30 W when idle:", other)]
+
+    return Part(
+        name="reproduce",
+        title="repeat a paper",
+        programs=(f"joulelab reproduce gdansk --no-keep --no-figures --studies {results}",),
+        question="A paper of 2023 (Gdansk University of Technology) trained on up to 8 GPUs at 17 power caps, in 680 "
+        "runs. Does a simulation of its node give the same figures?",
+        read_answer=read_answer,
+        list_hints=list_hints,
+        saved=saved,
+    )
+
+
+def find_missing_servers(machine: Machine) -> dict[str, str]:
+    """Start the twin again, for no time; return the servers that do not start, with the reasons."""
     try:
-        words = [*shlex.split(here.twin), "--for", "0", "--json"]
-        done = subprocess.run(words, env=environment(), capture_output=True, timeout=END_S * 3, check=True)
-        told: dict[str, str] = json.loads(done.stdout)["not_served"]
+        words = [*shlex.split(machine.twin), "--for", "0", "--json"]
+        done = subprocess.run(words, env=make_environment(), capture_output=True, timeout=END_S * 3, check=True)
+        missing: dict[str, str] = json.loads(done.stdout)["not_served"]
     except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
-        return dict.fromkeys(here.servers, f"the twin cannot be asked ({type(error).__name__})")
-    # Its log went with that twin: the error says enough.
-    kept = {name: re.sub(r"; while the twin runs, .*", "", why) for name, why in told.items() if name in here.servers}
-    return {name: why.removeprefix(f"twin {name}: ") for name, why in kept.items()}
+        return dict.fromkeys(machine.servers, f"the twin does not answer ({type(error).__name__})")
+    # The log of that twin is gone; the error itself is enough.
+    reasons = {name: re.sub(r"; while the twin runs, .*", "", why) for name, why in missing.items()}
+    return {name: why.removeprefix(f"twin {name}: ") for name, why in reasons.items() if name in machine.servers}
 
 
-class Shown:
-    """Run parts one after the other, and end the one that runs when we are told to end."""
+class PartRunner:
+    """Run parts one after the other; a signal ends the part that runs."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._until = 0.0
 
-    def note(self, number: int, _: FrameType | None) -> None:
-        """Take a signal: what runs gets it as from a terminal, all of it at once."""
+    def take_signal(self, number: int, _: FrameType | None) -> None:
+        """Pass a signal on to all processes of the part that runs, as a terminal would."""
         self.signal = self.signal or number
-        self._end()
+        self._end_child()
 
-    def run(self, part: Part, environ: Mapping[str, str], limit_s: float = PART_S) -> str | None:
-        """Run a part; return what went wrong. Raises BrokenPipeError where nobody reads what we print."""
-        if is_unread():
+    def run_part(self, part: Part, environ: Mapping[str, str], limit_s: float = PART_S) -> str | None:
+        """Run a part; return its error. Raises BrokenPipeError if nobody reads the output."""
+        if is_output_closed():
             raise BrokenPipeError
         began = time.monotonic()
-        # A session of its own: Ctrl-C reaches us alone, and we pass it on, whether a terminal or a process sent it.
         try:
             with open(ROOT / part.saved, "wb") if part.saved else contextlib.nullcontext() as output:
+                # A session of its own: Ctrl-C reaches only us, and we pass it on, whoever sent it.
                 child = subprocess.Popen(
                     part.words,
                     cwd=ROOT,
@@ -315,11 +323,11 @@ class Shown:
             return f"{error.filename or part.words[0]}: {error.strerror}"
         self._until, self._child = began + limit_s, child
         if self.signal is not None:
-            self._end()
+            self._end_child()
         while child.poll() is None and time.monotonic() < self._until:
             time.sleep(0.02)
-            if self.signal is None and time.monotonic() > began + START_S and is_unread():
-                self.note(signal.SIGPIPE, None)
+            if self.signal is None and time.monotonic() > began + START_S and is_output_closed():
+                self.take_signal(signal.SIGPIPE, None)
         self._child = None
         if child.poll() is not None:
             return None if child.returncode == 0 else f"exit code {child.returncode}"
@@ -327,98 +335,90 @@ class Shown:
         child.wait()
         return f"it did not end within {limit_s:.0f} s"
 
-    def _end(self) -> None:
+    def _end_child(self) -> None:
         if self._child is not None and self._child.poll() is None:
             self._until = min(self._until, time.monotonic() + END_S)
             os.killpg(self._child.pid, signal.SIGINT)
 
 
-def is_unread() -> bool:
-    """Return whether what we print goes to a pipe that nobody reads any more (`| head -1`)."""
+def is_output_closed() -> bool:
+    """Return whether our output goes to a pipe that nobody reads any more (`| head -1`)."""
     with contextlib.suppress(OSError, ValueError):
-        asked = select.poll()
-        asked.register(sys.stdout.fileno(), 0)
-        return any(event & select.POLLERR for _, event in asked.poll(0))
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
     return False
 
 
-def say(label: str, text: str) -> None:
-    """Print a labelled line, wrapped beside its label."""
-    lines = textwrap.wrap(text, width() - LABEL, break_on_hyphens=False, break_long_words=False)
+def print_labelled(label: str, text: str) -> None:
+    """Print a labelled paragraph, wrapped beside its label; figures are not broken."""
+    room = find_width() - LABEL_WIDTH
+    kept = INSIDE_FIGURE.sub(BLANK, text)
+    lines = textwrap.wrap(kept, room, break_on_hyphens=False, break_long_words=False)
     for k, line in enumerate(lines):
-        print(f"{'' if k else label:<{LABEL}}{line}")
+        print(f"{'' if k else label:<{LABEL_WIDTH}}{line.replace(BLANK, ' ')}")
 
 
-def rule(text: str) -> None:
-    """Print a line that parts what comes from what was before."""
-    print(f"\n── {text} ".ljust(width() + 1, "─"))
+def print_rule(text: str) -> None:
+    """Print the line above a part."""
+    print(f"\n── {text} ".ljust(find_width() + 1, "─"))
 
 
-def show(chosen: Sequence[Part], shown: Shown, environ: Mapping[str, str], results: str) -> int:
-    """Run parts and say how they went; return the exit code."""
-    began, wrong = time.monotonic(), {}
-    for number, part in enumerate(chosen, 1):
-        rule(f"{number} of {len(chosen)}: {part.title}")
-        if part.question:
-            say("question", part.question)
-        if part.missing is not None:
-            say("left out", part.missing)
-            continue
-        why = attempt(part, shown, environ)
-        if shown.signal is not None:
-            name = signal.Signals(shown.signal).name
-            say("ended", f"by {name} in part {number}, and all that was started with it; results so far: {results}")
-            return 128 + shown.signal
-        if why is not None:
-            wrong[part.name] = why
-            say("failed", f"{part.name}: {why}")
-            continue
-        print()
-        for k, line in enumerate(part.answer() if part.answer else ()):
-            say("" if k else "answer", line)
-        if part.hints:
-            print("\n".join(beside(part.hints(), "next")))
-    rule(f"done in {time.monotonic() - began:.0f} s")
-    conclude(results)
-    for name, why in wrong.items():
-        say("failed", f"{name}: {why}; the others are complete")
-    return 1 if wrong else 0
-
-
-def attempt(part: Part, shown: Shown, environ: Mapping[str, str]) -> str | None:
-    """Print a part's command and run it, and what is to be tried instead if it fails; return what went wrong."""
-    print(part.typed + "\n", flush=True)
-    why = None if shown.signal is not None else shown.run(part, environ)
-    if why is None or shown.signal is not None or part.instead is None:
-        return why
-    less = part.instead(why)
-    if less is None or shown.signal is not None:
-        return why
-    say("failed", f"{part.name}: {why}; again with what is there")
+def print_answer(part: Part) -> None:
+    """Print the answer of a part, and the next steps with their commands."""
     print()
-    return attempt(less, shown, environ)
+    for k, sentence in enumerate(part.read_answer()):
+        print_labelled("" if k else "answer", sentence)
+    for k, (step, command) in enumerate(part.list_hints()):
+        print_labelled("" if k else "next", step)
+        print(f"{'':<{LABEL_WIDTH + 2}}{command}")
 
 
-def conclude(results: str) -> None:
-    """Print where results are, and that nothing was measured on this machine."""
-    say("simulated", "the nodes, their meters, caps and jobs; no power of this machine was read")
+def show_parts(chosen: Sequence[Part], runner: PartRunner, environ: Mapping[str, str], results: str) -> int:
+    """Run parts and print how they went; return the exit code."""
+    began, errors = time.monotonic(), {}
+    for number, part in enumerate(chosen, 1):
+        print_rule(f"{number} of {len(chosen)}: {part.title}")
+        print_labelled("question", part.question)
+        if part.missing is not None:
+            print_labelled("left out", part.missing)
+            continue
+        error = try_part(part, runner, environ)
+        if runner.signal is not None:
+            name = signal.Signals(runner.signal).name
+            print_labelled("ended", f"by {name} in part {number}, with all that was started; results so far: {results}")
+            return 128 + runner.signal
+        if error is None:
+            print_answer(part)
+        else:
+            errors[part.name] = error
+            print_labelled("failed", f"{part.name}: {error}")
+    print_rule(f"done in {time.monotonic() - began:.0f} s")
+    print_labelled("simulated", "the nodes, their meters, caps and jobs; no power of this machine was read")
     made = sorted(path.name for path in (ROOT / results).iterdir())
-    say("results", f"{results}: {', '.join(made) or 'none'}")
-    say("next", "source .venv/bin/activate, then type one of the commands above")
+    print_labelled("results", f"{results}: {', '.join(made) or 'none'}")
+    print_labelled("next", "source .venv/bin/activate, then type one of the commands above")
+    for name, error in errors.items():
+        print_labelled("failed", f"{name}: {error}; the others are complete")
+    return 1 if errors else 0
 
 
-def beside(hints: Sequence[tuple[str, str]], label: str = "") -> list[str]:
-    """Return lines of commands with remarks in one column; the remark of a long command is above it."""
-    room = width() - LABEL - 3 - max(len(why) for _, why in hints)
-    column = max((len(command) for command, _ in hints if len(command) <= room), default=0)
-    lines = []
-    for command, why in hints:
-        lines += [f"{command:<{column}} # {why}"] if len(command) <= column else [f"# {why}", command]
-    return [f"{'' if k else label:<{LABEL}}{line}" for k, line in enumerate(lines)]
+def try_part(part: Part, runner: PartRunner, environ: Mapping[str, str]) -> str | None:
+    """Print a part's command and run it, or its substitute if it fails; return the error."""
+    print(part.typed + "\n", flush=True)
+    error = None if runner.signal is not None else runner.run_part(part, environ)
+    if error is None or runner.signal is not None or part.find_substitute is None:
+        return error
+    smaller = part.find_substitute(error)
+    if smaller is None or runner.signal is not None:
+        return error
+    print_labelled("failed", f"{part.name}: {error}; again without it")
+    print()
+    return try_part(smaller, runner, environ)
 
 
-def fresh(parent: Path) -> str:
-    """Make a new folder for the results, and return its path, from the clone if it is in there."""
+def make_results_folder(parent: Path) -> str:
+    """Make a new folder for the results, and return its path, relative if it is in the clone."""
     number = 1
     while True:
         folder = parent / str(number)
@@ -430,15 +430,15 @@ def fresh(parent: Path) -> str:
             return str(folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder)
 
 
-def environment() -> dict[str, str]:
-    """Return what the parts see: our programs, the width, and no settings of joulelab."""
+def make_environment() -> dict[str, str]:
+    """Return the environment of the parts: our programs, the width, and no settings of joulelab."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environ = {key: value for key, value in os.environ.items() if not key.startswith("JOULELAB_")}
-    return environ | {"PATH": path, "COLUMNS": str(width())}
+    return environ | {"PATH": path, "COLUMNS": str(find_width())}
 
 
-def arguments() -> argparse.Namespace:
-    """Return what was asked for."""
+def parse_arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=ROOT / "joulelab-demo", help="folder for results")
     parser.add_argument(
@@ -449,36 +449,36 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Show the parts that are asked for, all unless told otherwise; return the exit code."""
-    given = arguments()
-    shown = Shown()
+    """Show the parts that are asked for, or all; return the exit code."""
+    given = parse_arguments()
+    runner = PartRunner()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, shown.note)
+            signal.signal(number, runner.take_signal)
     try:
-        results = fresh(given.results.absolute())
+        results = make_results_folder(given.results.absolute())
     except OSError as error:
         print(f"demo: no folder for results in {given.results} ({error.strerror}); choose --results", file=sys.stderr)
         return 2
-    here = Here.look()
-    for what, why in here.left_out.items():
-        say("without", f"{what}: {why}")
+    machine = Machine.examine()
+    for what, why in machine.left_out.items():
+        print_labelled("without", f"{what}: {why}")
     if os.getloadavg()[0] > len(os.sched_getaffinity(0)):
-        say("note", "this machine is busy: it will take longer, and each ± will be wider")
-    chosen = [part for part in parts(here, results, given.load) if part.name in (given.parts or PARTS)]
-    return show(chosen, shown, environment(), results)
+        print_labelled("note", "this machine is busy: the demo takes longer, and each ± is wider")
+    chosen = [part for part in list_parts(machine, results, given.load) if part.name in (given.parts or PARTS)]
+    return show_parts(chosen, runner, make_environment(), results)
 
 
-def piped() -> int:
-    """Show all this, and end where nobody reads it any more; what ran has ended before we print again."""
+def run_main() -> int:
+    """Run the demo, and end it if nobody reads its output any more; all that was started has ended then."""
     try:
         return main()
     except BrokenPipeError:
-        print("demo: ended, and all that was started: nobody reads what it prints", file=sys.stderr)
+        print("demo: ended, with all that was started: nobody reads its output", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    sys.exit(piped())
+    sys.exit(run_main())

@@ -106,7 +106,7 @@ def test_a_load_is_measured_by_all_meters_of_the_node_in_one_table(place: Place)
     ran = place.start("measure", "--load", "1")
     text, _ = ran.communicate(timeout=300)
     assert ran.returncode == 0, text
-    check_measured(text, demo.Here.look())
+    check_measured(text, demo.Machine.examine())
     results = place.folder / "results" / "1"
     run = next((results / "runs").iterdir())
     assert f"joulelab show {run} --all" in text
@@ -116,7 +116,7 @@ def test_a_load_is_measured_by_all_meters_of_the_node_in_one_table(place: Place)
 
 
 @pytest.mark.system
-@pytest.mark.skipif(not demo.Here.look().nvml, reason="no C compiler: apt install gcc libc6-dev")
+@pytest.mark.skipif(not demo.Machine.examine().nvml, reason="no C compiler: apt install gcc libc6-dev")
 def test_ctrl_c_in_the_middle_leaves_nothing_behind(place: Place) -> None:
     ran = place.start("sweep", "reproduce")
     results = place.folder / "results" / "1"
@@ -138,14 +138,16 @@ def test_the_whole_demo_with_every_part(place: Place) -> None:
     ran = place.start()
     text, _ = ran.communicate(timeout=580)
     assert ran.returncode == 0, text
-    here = demo.Here.look()
+    here = demo.Machine.examine()
     check_measured(text, here)
     if here.nvml:
         assert re.search(r"^answer +A cap of \d+ W per GPU saves [\d.]+ ± [\d.]+ % of the energy", text, re.MULTILINE)
         assert re.search(r"^ +260\* +\d", text, re.MULTILINE)
     assert "too short" not in text
-    assert re.search(r"^answer +Yes, for \d+ of \d+ figures", text, re.MULTILINE)
-    assert [text.count(f"\n{label} ") for label in ("question", "answer", "next     ")] == [3, 3, 4]
+    assert re.search(r"^answer +Yes for \d+ of \d+ measured figures", text, re.MULTILINE)
+    count = 3 if here.nvml else 2
+    labels = [len(re.findall(rf"^{label:<10}\S", text, re.MULTILINE)) for label in ("question", "answer", "next")]
+    assert labels == [3, count, count + 1]
     assert not is_wide(text.replace(str(place.folder / "results" / "1"), "joulelab-demo/1"))
     assert place.is_left_clean(), place.left()
 
@@ -158,7 +160,7 @@ def parts_of(*programs: str) -> list[Any]:
 def test_a_part_that_fails_is_told_and_the_others_go_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     chosen = parts_of("sh -c 'exit 3'", "no-such-program", "echo still here")
     chosen.insert(1, demo.Part("without", "a title", ("echo never",), missing="there is no compiler"))
-    assert demo.show(chosen, demo.Shown(), os.environ, str(tmp_path)) == 1
+    assert demo.show_parts(chosen, demo.PartRunner(), os.environ, str(tmp_path)) == 1
     text = capfd.readouterr().out
     assert "failed    part0: exit code 3" in text
     assert "left out  there is no compiler" in text
@@ -166,78 +168,78 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(tmp_path: Path, capfd: p
     assert "failed    part1: no-such-program: No such file or directory" in text
     assert "\nstill here" in text
     assert text.index("still here") < text.index("simulated") < text.rindex("failed    part0")
-    assert demo.show(parts_of("true"), demo.Shown(), os.environ, str(tmp_path)) == 0
+    assert demo.show_parts(parts_of("true"), demo.PartRunner(), os.environ, str(tmp_path)) == 0
 
 
 @pytest.mark.system
 def test_what_is_to_be_tried_instead_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     less = demo.Part("less", "a title", ("echo with less",))
     asked: list[str] = []
-    more = demo.Part("more", "a title", ("false",), instead=lambda why: asked.append(why) or less)
-    assert demo.show([more], demo.Shown(), os.environ, str(tmp_path)) == 0
+    more = demo.Part("more", "a title", ("false",), find_substitute=lambda why: asked.append(why) or less)
+    assert demo.show_parts([more], demo.PartRunner(), os.environ, str(tmp_path)) == 0
     text = capfd.readouterr().out
     assert asked == ["exit code 1"]
-    assert "failed    more: exit code 1; again with what is there" in text
+    assert "failed    more: exit code 1; again without it" in text
     assert "\nwith less" in text
-    none = demo.Part("none", "a title", ("false",), instead=lambda _: None)
-    assert demo.show([none], demo.Shown(), os.environ, str(tmp_path)) == 1
+    none = demo.Part("none", "a title", ("false",), find_substitute=lambda _: None)
+    assert demo.show_parts([none], demo.PartRunner(), os.environ, str(tmp_path)) == 1
 
 
 @pytest.mark.system
 def test_a_server_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pymodbus.py").write_text("raise ImportError('libgone.so: cannot open shared object file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    lacking = demo.not_served(demo.Here(servers=["redfish", "modbus"]))
+    lacking = demo.find_missing_servers(demo.Machine(servers=["redfish", "modbus"]))
     assert lacking == {"modbus": "it did not start (ImportError: libgone.so: cannot open shared object file)"}
 
 
 def test_a_server_that_does_not_start_is_left_out(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "not_served", lambda _: {"analyzer": "it did not start"})
-    every = demo.parts(demo.Here(servers=["analyzer"]), "out")[0]
+    monkeypatch.setattr(demo, "find_missing_servers", lambda _: {"analyzer": "it did not start"})
+    every = demo.list_parts(demo.Machine(servers=["analyzer"]), "out")[0]
     assert "--meter rapl --meter analyzer -- python" in " ".join(every.words)
-    assert every.instead("exit code 1") is None  # what was measured failed by itself
-    less = every.instead(demo.NO_SUCH_METER)
+    assert every.find_substitute("exit code 1") is None  # what was measured failed by itself
+    less = every.find_substitute(demo.NO_SUCH_METER)
     assert capfd.readouterr().out.split() == ["without", "analyzer:", "it", "did", "not", "start"]
     assert "--meter rapl -- python" in " ".join(less.words)
-    assert less.instead is None
+    assert less.find_substitute is None
 
 
 @pytest.mark.system
 def test_a_meter_that_is_not_there_ends_a_run_as_the_demo_expects(place: Place) -> None:
     part = demo.Part("run", "a title", (f"joulelab run --runs {place.folder} --meter gone", "true"))
-    assert demo.Shown().run(part, place.environment | demo.environment()) == demo.NO_SUCH_METER
+    assert demo.PartRunner().run_part(part, place.environment | demo.make_environment()) == demo.NO_SUCH_METER
 
 
 @pytest.mark.system
 def test_a_part_that_hangs_is_ended_with_all_it_started(place: Place) -> None:
     part = demo.Part("hangs", "a title", ("sh -c 'sleep 900 & wait'",))
-    assert "did not end" in demo.Shown().run(part, place.environment, limit_s=0.3)
+    assert "did not end" in demo.PartRunner().run_part(part, place.environment, limit_s=0.3)
     assert place.is_left_clean(), place.left()
 
 
 def test_a_signal_before_a_part_starts_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    shown = demo.Shown()
-    shown.note(signal.SIGTERM, None)
-    assert demo.show(parts_of("echo began"), shown, os.environ, str(tmp_path)) == 143
+    shown = demo.PartRunner()
+    shown.take_signal(signal.SIGTERM, None)
+    assert demo.show_parts(parts_of("echo began"), shown, os.environ, str(tmp_path)) == 143
     assert "\nbegan" not in capfd.readouterr().out
 
 
 def test_without_a_compiler_or_libraries_the_rest_is_shown() -> None:
-    measure, sweep, reproduce = demo.parts(demo.Here(nvml=False, servers=["analyzer"]), "out")
+    measure, sweep, reproduce = demo.list_parts(demo.Machine(nvml=False, servers=["analyzer"]), "out")
     assert "--serve analyzer" in measure.typed
     assert "--meter rapl --meter analyzer" in " ".join(measure.words)
     assert "nvml" not in measure.typed
     assert "C compiler" in sweep.missing
     assert measure.missing is reproduce.missing is None
-    bare = demo.parts(demo.Here(nvml=False), "out")[0]
+    bare = demo.list_parts(demo.Machine(nvml=False), "out")[0]
     assert "--serve" not in bare.typed
 
 
 @pytest.mark.system
 def test_commands_can_be_typed_as_they_are_shown() -> None:
-    for part in demo.parts(demo.Here(servers=list(demo.SERVERS)), "joulelab-demo/12"):
+    for part in demo.list_parts(demo.Machine(servers=list(demo.SERVERS)), "joulelab-demo/12"):
         assert part.typed.startswith("$ joulelab ")
         assert not is_wide(part.typed)
         typed = subprocess.run(
@@ -270,7 +272,7 @@ def test_nothing_runs_on_once_nobody_reads(place: Place) -> None:
     with ran.stderr:
         said = ran.stderr.read()
     assert ran.wait(120) == 128 + signal.SIGPIPE
-    assert said.endswith("demo: ended, and all that was started: nobody reads what it prints\n")
+    assert said.endswith("demo: ended, with all that was started: nobody reads its output\n")
     assert "Traceback" not in said
     assert place.is_left_clean(), place.left()
 
@@ -280,22 +282,16 @@ def test_lines_are_as_wide_as_the_terminal(
     columns: int, used: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    demo.rule("a title")
+    demo.print_rule("a title")
     assert len(capsys.readouterr().out.strip()) == used
-    assert demo.environment()["COLUMNS"] == str(used)
-    typed = "\n".join(part.typed for part in demo.parts(demo.Here(servers=list(demo.SERVERS)), "joulelab-demo/1"))
+    assert demo.make_environment()["COLUMNS"] == str(used)
+    typed = "\n".join(
+        part.typed for part in demo.list_parts(demo.Machine(servers=list(demo.SERVERS)), "joulelab-demo/1")
+    )
     assert not is_wide(typed, used)
     assert used == 100 or is_wide(typed, used // 2)
-    demo.say("label", "word " * 60)
+    demo.print_labelled("label", "word " * 60)
     assert not is_wide(capsys.readouterr().out, used)
-
-
-def test_remarks_stand_in_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    lines = demo.beside([("short", "one"), ("somewhat longer", "two"), ("x" * 80, "three")])
-    assert len({line.index("#") for line in lines[:2]}) == 1
-    assert [line.split() for line in lines[-2:]] == [["#", "three"], ["x" * 80]]
-    assert lines[0] == f"{'':10}{'short':<15} # one"
 
 
 @pytest.mark.parametrize(("load", "told"), [(1e6, True), (0.0, False)])
@@ -304,7 +300,7 @@ def test_a_busy_machine_is_told(
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(sys, "argv", ["demo.py", "--results", str(tmp_path)])
-    monkeypatch.setattr(demo, "show", lambda *_: 0)
+    monkeypatch.setattr(demo, "show_parts", lambda *_: 0)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert demo.main() == 0
     assert ("this machine is busy" in capsys.readouterr().out) is told
@@ -338,8 +334,8 @@ def test_what_a_run_says_comes_next_can_be_typed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_each_demo_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    assert demo.fresh(tmp_path / "a") == str(tmp_path / "a" / "1")
-    assert demo.fresh(tmp_path / "a") == str(tmp_path / "a" / "2")
+    assert demo.make_results_folder(tmp_path / "a") == str(tmp_path / "a" / "1")
+    assert demo.make_results_folder(tmp_path / "a") == str(tmp_path / "a" / "2")
 
 
 def test_make_demo_installs_what_its_servers_need() -> None:

@@ -56,11 +56,13 @@ def test_search_pick_and_compare(
     page.keyboard.press("Escape")
     page.keyboard.press("j")
     page.keyboard.press("x")
-    assert "1 picked" in page.locator("#picked").inner_text()
+    assert "1 run selected" in page.locator("#selection").inner_text()
     page.keyboard.press("j")
     page.keyboard.press("x")
     assert page.locator("tr.at").get_attribute("data-run") == stores.ids["second"]
-    page.get_by_label("Search").fill("")  # what is picked stays over searches
+    page.locator("#sums dt", has_text="energy").wait_for()
+    assert axe(page) == []
+    page.get_by_label("Search").fill("")  # the selection stays over searches
     page.wait_for_function(f"() => document.querySelectorAll('{ROWS}').length === 13")
     page.get_by_role("link", name="energy").click()
     page.wait_for_url("**sort=energy*")
@@ -68,7 +70,11 @@ def test_search_pick_and_compare(
     page.get_by_role("button", name="Compare").click()
     page.wait_for_url("**/compare?run=*")
     assert "compared" in page.locator("h1").inner_text()
-    page.get_by_role("link", name=stores.ids["first"]).first.click()
+    verdicts = [page.locator(f".order-{order} .verdict") for order in ("ab", "ba")]
+    assert [verdict.is_visible() for verdict in verdicts] == [True, False]
+    page.get_by_role("button", name="Swap A and B").press("Enter")
+    assert [verdict.is_visible() for verdict in verdicts] == [False, True]
+    page.locator(".order-ba").get_by_role("link", name=stores.ids["first"]).first.click()
     page.wait_for_url(f"**/runs/{stores.ids['first']}")
     page.locator("figure.profile canvas").first.wait_for()
     page.get_by_role("link", name="Runs").click()

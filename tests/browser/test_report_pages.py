@@ -77,6 +77,10 @@ def test_a_comparison_can_be_read_and_runs_nothing(
     assert page.locator("figure.profile canvas").first.is_visible()
     page.get_by_role("button", name="share").click()
     assert axe(page) == []
+    page.get_by_role("button", name="Swap A and B").click()
+    page.wait_for_selector(".order-ba figure.profile canvas")
+    assert not page.locator(".order-ab figure.profile").is_visible()
+    assert axe(page) == []
     assert "owned" not in page.evaluate("() => document.title").replace("document.title='owned'", "")
     assert page.locator("main img").count() == 0
     assert page.said == []

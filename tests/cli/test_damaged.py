@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from joulelab.analysis.results_file import load_result
-from joulelab.dashboard.run_entries import Place, full_entry, quick_entry
+from joulelab.dashboard.run_entries import Place, load_entry, read_entry
 from joulelab.report.comparison import compare_runs
 from joulelab.report.page.run_page import make_run_report
 from joulelab.study.results import make_trial
@@ -100,7 +100,7 @@ def test_pages_and_the_dashboard_show_what_failed(run: Path, damage: Callable[[P
     assert re.search(r"damaged: vm/nvml", page)
     assert "3.72" not in page
     place = Place(run.name, run, run.parent)
-    for entry in (full_entry(place), quick_entry(place)):
+    for entry in (load_entry(place), read_entry(place)):
         assert entry.status == "broken"
         assert entry.problem.startswith("vm/nvml")
         assert entry.energy is None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from joulelab.dashboard.index import Snapshot
+    from joulelab.dashboard.run_table import Snapshot
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 BIDI = "\u202egpj.exe"

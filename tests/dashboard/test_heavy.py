@@ -11,8 +11,8 @@ import pytest
 from tests.report.synthetic import START, make_run
 
 from joulelab.core.clock import NS
-from joulelab.dashboard import heavy
-from joulelab.dashboard.heavy import Busy, Heavy, Kept, Opened, OpenRuns
+from joulelab.dashboard import slow_work
+from joulelab.dashboard.slow_work import Busy, OpenRun, OpenRuns, PageCache, SlowWork
 from joulelab.store.run_folder import end_run
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_the_longest_unused_are_closed(tmp_path: Path, most: int, most_rows: int
 
 def test_the_result_of_an_open_run_is_that_of_its_files(tmp_path: Path) -> None:
     run = make_run(tmp_path, seconds=1.0, gpus=1, cpus=0, state="live")
-    opened = Opened(run)
+    opened = OpenRun(run)
     first = opened.result()
     assert opened.result() is first
     end_run(run, {"outcome": "exit", "exit_code": 3, "start_ns": START, "end_ns": START + NS})
@@ -59,7 +59,7 @@ class Made:
 
 
 def test_what_is_kept_goes_when_it_is_too_much() -> None:
-    kept, pages = Kept(10), {name: Made() for name in "abc"}
+    kept, pages = PageCache(10), {name: Made() for name in "abc"}
     for name in ("a", "b", "a", "c", "a", "b"):  # with c, b is the longest unused; then a is not
         kept.get(name, "state", pages[name])
     assert {name: made.times for name, made in pages.items()} == {"a": 1, "b": 2, "c": 1}
@@ -74,13 +74,13 @@ def test_what_is_kept_goes_when_it_is_too_much() -> None:
 
 def test_what_is_live_is_held_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(heavy.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(slow_work.time, "monotonic", lambda: now[0])
 
     def slowly() -> None:
         now[0] += 5.0
 
-    for took, hold in ((lambda: None, heavy.RENEW_S), (slowly, 5.0 * heavy.RENEW_SHARE)):
-        kept, page = Kept(), Made(live=True, took=took)
+    for took, hold in ((lambda: None, slow_work.RENEW_S), (slowly, 5.0 * slow_work.RENEW_SHARE)):
+        kept, page = PageCache(), Made(live=True, took=took)
         kept.get("page", 1, page)
         now[0] += hold - 0.1
         kept.get("page", 2, page)
@@ -91,7 +91,7 @@ def test_what_is_live_is_held_for_a_while(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_one_thing_is_made_once_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heavy, "MOST_WAITING", 2)
+    monkeypatch.setattr(slow_work, "MOST_WAITING", 2)
     going, most, free = 0, 0, threading.Event()
 
     def make() -> int:
@@ -103,7 +103,7 @@ def test_one_thing_is_made_once_and_too_many_are_refused(monkeypatch: pytest.Mon
         return 7
 
     async def ask() -> list[int]:
-        turns = Heavy(at_once=1)
+        turns = SlowWork(at_once=1)
         asked = [asyncio.ensure_future(turns.do(key, make)) for key in ("a", "a", "b")]
         await asyncio.sleep(0)  # each has begun
         with pytest.raises(Busy):

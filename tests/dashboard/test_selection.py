@@ -44,13 +44,13 @@ def test_sums_count_what_they_leave_out() -> None:
     bare = entry(5, energy=None)
     broken = entry(6, status="broken")
     unknown = entry(7, energy=Quantity(JOULES, known=False), site=None)
-    beside = entry(1, start_utc="2026-11-16T01:00:30.000+00:00", twin="")
-    virtual = entry(1, start_utc="2026-11-16T01:00:30.000+00:00", twin="h100")
+    beside = entry(2, start_utc="2026-11-16T01:00:30.000+00:00")
+    virtual = entry(3, start_utc="2026-11-16T01:00:30.000+00:00", twin="h100")
     found = sum_entries([entry(1), beside, virtual, bare, broken, unknown])
     assert found.without == {"energy": 2, "time": 0, "cost": 3, "co2e": 3}
     assert found.energy is not None
     assert found.energy.expanded is None
-    assert (found.runs, found.simulated, found.overlapping) == (6, 1, 1)
+    assert (found.runs, found.simulated, found.overlapping) == (6, 1, 2)
     lines = dict(found.list_facts())
     assert lines["energy"].endswith(", without 2 runs that have none")
     assert "Germany 2023" in lines["CO2e"]

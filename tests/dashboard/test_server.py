@@ -18,8 +18,8 @@ from tests.dashboard.conftest import started
 from tests.report.synthetic import make_run
 
 from joulelab.dashboard import app as app_module
-from joulelab.dashboard import heavy as heavy_module
 from joulelab.dashboard import server as server_module
+from joulelab.dashboard import slow_work as slow_work_module
 from joulelab.dashboard.app import make_app
 from joulelab.dashboard.index import Index
 from joulelab.dashboard.security import MOST_WRONG, Doors
@@ -304,7 +304,7 @@ def test_what_nobody_expected_is_logged_and_not_told(
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("inner detail of /etc/shadow")
 
-    for module, name in ((app_module.api, "run_json"), (app_module.lists, "runs_page")):
+    for module, name in ((app_module.api, "describe_run"), (app_module.lists, "write_runs_page")):
         monkeypatch.setattr(module, name, fails)
     for path in (f"/api/runs/{served.stores.ids['first']}?token=abc", "/?q=abc"):
         caplog.clear()
@@ -324,7 +324,7 @@ def test_what_nobody_expected_is_logged_and_not_told(
 
 
 def test_too_much_at_once_is_refused_for_a_moment(served: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heavy_module, "MOST_WAITING", 0)
+    monkeypatch.setattr(slow_work_module, "MOST_WAITING", 0)
     run = served.stores.ids["first"]
     for path in (f"/runs/{run}", f"/api/runs/{run}"):
         answer = served.get(path)

@@ -18,9 +18,9 @@ import joulelab
 from joulelab.analysis.results_file import load_head, load_result, read_head, read_result
 from joulelab.cli.group import commands
 from joulelab.core.quantity import Quantity
-from joulelab.dashboard.api import run_json
-from joulelab.dashboard.lists import _made_row
-from joulelab.dashboard.run_entries import Place, quick_entry
+from joulelab.dashboard.api import describe_run
+from joulelab.dashboard.lists import _write_row
+from joulelab.dashboard.run_entries import Place, read_entry
 from joulelab.report.footprint_text import format_co2e, format_cost, list_footprint_facts, word_footprint
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.run_page import open_run_report
@@ -107,14 +107,14 @@ def test_terminal_json_python_csv_page_and_dashboard_have_the_same_numbers(
     place = Place(path.name, path, path.parent)
     shown = json.loads(CliRunner().invoke(commands, ["show", "last", "--json"]).stdout)
     listed = json.loads(CliRunner().invoke(commands, ["ls", "--json"]).stdout)[0]
-    for plain in (shown, listed, json.loads(json.dumps(run_json(place))), quick_entry(place).to_json()):
+    for plain in (shown, listed, json.loads(json.dumps(describe_run(place))), read_entry(place).to_json()):
         found = plain["footprint"]
         assert found["kwh"]["value"] == pytest.approx(result.energy.kwh.value)
         assert found["cost"] == pytest.approx({"value": m.cost.value, "expanded": m.cost.expanded})
         assert found["co2e_kg"] == pytest.approx({"value": m.co2e.value, "expanded": m.co2e.expanded})
         assert (found["currency"], plain["site"]["year"], plain["site"]["is_recorded"]) == ("EUR", 2023, True)
         assert plain["site"]["source"] == make_site().source
-    cells = str(_made_row(quick_entry(place), None, True))
+    cells = str(_write_row(read_entry(place), None, True, True))
     assert f">{cost}<" in cells
     assert f">{co2e} CO2e<" in cells
 

@@ -194,7 +194,7 @@ def _make_report(target: ReportTarget) -> Report:
         return open_run_report(target.runs[0], handle=name_run(target.runs[0]), site=load_current_site())
     from joulelab.report.page.comparison_page import open_comparison_report
 
-    return open_comparison_report(target.runs)
+    return open_comparison_report(target.runs, site=load_current_site())
 
 
 def _choose_file(target: ReportTarget, to: str, output: Path | None) -> Path:

@@ -1,4 +1,4 @@
-"""Answer in JSON: runs, one run, its power over time, comparisons, studies. What is here is in docs/how-to/api.md."""
+"""Answer in JSON: runs, one run, its power over time, comparisons, sums, studies. docs/how-to/api.md describes it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from joulelab.dashboard.selection import sum_entries
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulelab.dashboard.heavy import Opened, OpenRuns
     from joulelab.dashboard.run_entries import Entry, Place
     from joulelab.dashboard.run_table import Snapshot
     from joulelab.dashboard.selection import SelectionSum
+    from joulelab.dashboard.slow_work import OpenRun, OpenRuns
     from joulelab.dashboard.studies import StudyEntry
     from joulelab.site.footprint import Site
 
@@ -31,20 +31,20 @@ MOST_SUMMED = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Say which part of a run is wanted (s from the workload's start; None = its end), in how many buckets."""
+class TimeSpan:
+    """Hold a part of a run (s from the start of the workload; None: its end) and the number of its buckets."""
 
     since_s: float | None
     until_s: float | None
     buckets: int
 
 
-def dumped(data: Any) -> bytes:
+def encode_json(data: Any) -> bytes:
     """Return plain data as JSON; lone surrogates of file names stay escaped."""
     return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"), default=str).encode()
 
 
-def runs_json(snapshot: Snapshot, given: Pairs) -> dict[str, Any]:
+def describe_runs(snapshot: Snapshot, given: Pairs) -> dict[str, Any]:
     """Return one page of runs. Raises ConfigError."""
     found = find(snapshot, parse(given))
     return {
@@ -57,7 +57,7 @@ def runs_json(snapshot: Snapshot, given: Pairs) -> dict[str, Any]:
     }
 
 
-def run_json(place: Place, site: Site | None = None) -> dict[str, Any]:
+def describe_run(place: Place, site: Site | None = None) -> dict[str, Any]:
     """Return the result of a run, as `joulelab show --json` prints it; `site` is the one that is set now.
 
     Raises JoulelabError, OSError.
@@ -69,22 +69,22 @@ def run_json(place: Place, site: Site | None = None) -> dict[str, Any]:
     return describe_result(load_result(place.path).with_site(site))
 
 
-def stretch(given: Pairs) -> Stretch:
-    """Return which part of a run an address asks for. Raises ConfigError."""
+def read_time_span(given: Pairs) -> TimeSpan:
+    """Read the part of a run from an address. Raises ConfigError."""
     values = dict(given)
     unknown = [key for key in values if key not in ("from", "to", "buckets")]
     if unknown:
         raise ConfigError(f"unknown parameter {unknown[0][:40]!r}", next="valid: from, to, buckets")
-    since, until = (_seconds(values.get(key, ""), key) for key in ("from", "to"))
+    since, until = (_read_seconds(values.get(key, ""), key) for key in ("from", "to"))
     text = values.get("buckets") or str(BUCKETS)
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST_BUCKETS):
         raise ConfigError(f"buckets cannot be {text[:40]!r}", next=f"a whole number from 1 to {MOST_BUCKETS}")
     if since is not None and until is not None and since >= until:
         raise ConfigError("from must be before to")
-    return Stretch(since, until, int(text))
+    return TimeSpan(since, until, int(text))
 
 
-def _seconds(text: str, name: str) -> float | None:
+def _read_seconds(text: str, name: str) -> float | None:
     if not text:
         return None
     try:
@@ -96,11 +96,11 @@ def _seconds(text: str, name: str) -> float | None:
     return value
 
 
-def power_json(place: Place, runs: OpenRuns, wanted: Stretch) -> dict[str, Any] | None:
+def describe_power(place: Place, runs: OpenRuns, wanted: TimeSpan) -> dict[str, Any] | None:
     """Return power over time of a part of a run, None where no power was measured. Raises JoulelabError, OSError."""
     check_inside(place)
 
-    def made(opened: Opened) -> dict[str, Any] | None:
+    def make_power(opened: OpenRun) -> dict[str, Any] | None:
         from joulelab.analysis.power_profile import make_profile
         from joulelab.report.charts.power_chart import encode_power_chart, make_power_chart
 
@@ -112,7 +112,7 @@ def power_json(place: Place, runs: OpenRuns, wanted: Stretch) -> dict[str, Any] 
             return None
         return encode_power_chart(make_power_chart(profile, result)) | {"live": result.state == "live"}
 
-    return runs.use(place.path, made)
+    return runs.use(place.path, make_power)
 
 
 def choose_runs(snapshot: Snapshot, given: Pairs, least: int = 2, most: int = MOST_COMPARED) -> list[Entry]:
@@ -134,7 +134,7 @@ def sum_runs(snapshot: Snapshot, given: Pairs) -> SelectionSum:
     return sum_entries(choose_runs(snapshot, given, 1, MOST_SUMMED))
 
 
-def compared_json(places: Sequence[Place]) -> dict[str, Any]:
+def describe_comparison(places: Sequence[Place], site: Site | None = None) -> dict[str, Any]:
     """Return two runs compared, as `joulelab compare --json` prints it. Raises JoulelabError, OSError."""
     from joulelab.analysis.results_file import load_result
     from joulelab.report.comparison import compare_runs
@@ -143,12 +143,12 @@ def compared_json(places: Sequence[Place]) -> dict[str, Any]:
         raise ConfigError(f"{len(places)} runs are named", next="name two: run=A&run=B")
     for place in places:
         check_inside(place)
-    first, second = (load_result(place.path) for place in places)
+    first, second = (load_result(place.path).with_site(site) for place in places)
     return compare_runs(first, second).to_json()
 
 
-def study_json(study: StudyEntry, place: Place) -> dict[str, Any]:
-    """Return what a study has given so far, its slots with the ids of their runs. Raises JoulelabError, OSError."""
+def describe_study(study: StudyEntry, place: Place) -> dict[str, Any]:
+    """Return the results of a study so far, and its slots with the ids of their runs. Raises JoulelabError, OSError."""
     from joulelab.report.result_json import describe_summary
     from joulelab.report.study_summary import summarise_study
     from joulelab.study.folder import open_study

@@ -1,4 +1,4 @@
-"""Join the parts: which address is answered by what. Lists come from memory; what takes long goes to threads."""
+"""Answer each address. Lists come from memory; slow work goes to threads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from starlette.routing import Route
 from joulelab.core.errors import ConfigError, JoulelabError, NotARun
 from joulelab.core.text import escape_unprintable, is_loopback
 from joulelab.dashboard import api, frame, lists, study_list
-from joulelab.dashboard.heavy import Busy, Heavy, Kept, OpenRuns
 from joulelab.dashboard.run_entries import Place, check_inside, word_problem
 from joulelab.dashboard.run_search import find, parse
 from joulelab.dashboard.security import COOKIE, SESSION_S, Doors, Guard, client_of, form_token
-from joulelab.report.page import document as pages
+from joulelab.dashboard.slow_work import Busy, OpenRuns, PageCache, SlowWork
+from joulelab.report.page import document
 from joulelab.store.manifest import compute_fingerprint
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class Dashboard:
 
     index: Index
     doors: Doors
-    heavy: Heavy = field(default_factory=Heavy)
-    kept: Kept = field(default_factory=Kept)
+    slow_work: SlowWork = field(default_factory=SlowWork)
+    pages: PageCache = field(default_factory=PageCache)
     opened: OpenRuns = field(default_factory=OpenRuns)
 
     async def runs(self, request: Request) -> Response:
@@ -68,13 +68,13 @@ class Dashboard:
         snapshot = self.index.snapshot()
         found = find(snapshot, parse(request.query_params.multi_items()))
         self.index.ask_for(found.entries)
-        text = lists.runs_page(snapshot, found, token=self._token, now=_now())
-        return self._answer(request, text.encode(errors="replace"), HTML)
+        text = lists.write_runs_page(snapshot, found, token=self._token, now=_read_clock())
+        return self._send(request, text.encode(errors="replace"), HTML)
 
     async def studies(self, request: Request) -> Response:
         """Answer with the list of studies."""
-        text = study_list.studies_page(self.index.snapshot(), token=self._token, now=_now())
-        return self._answer(request, text.encode(errors="replace"), HTML)
+        text = study_list.write_studies_page(self.index.snapshot(), token=self._token, now=_read_clock())
+        return self._send(request, text.encode(errors="replace"), HTML)
 
     async def run(self, request: Request) -> Response:
         """Answer with the page of a run."""
@@ -82,89 +82,91 @@ class Dashboard:
         found = self.index.snapshot().find(name)
         if len(found) > 1:
             links = [(f"/runs/{e.id}", f"{e.study}, {e.slot} of cell {e.cell}") for e in found]
-            text = frame.message_page("Several runs", f"{name} is several runs:", token=self._token, links=links)
+            text = frame.write_message_page("Several runs", f"{name} is several runs:", token=self._token, links=links)
             return Response(text, 300, media_type=HTML)
-        entry = _one(found)
-        body = await self._heavy(("run", entry.id), partial(self._made_run, entry))
-        return await self._sent(request, body, HTML)
+        entry = _get_single(found)
+        body = await self._work_on(("run", entry.id), partial(self._make_run_page, entry))
+        return await self._send_packed(request, body, HTML)
 
     async def compare(self, request: Request) -> Response:
         """Answer with the page that compares runs."""
         entries = api.choose_runs(self.index.snapshot(), request.query_params.multi_items())
         key = ("compare", *(entry.id for entry in entries))
-        body = await self._heavy(key, partial(self._made_comparison, entries))
-        return await self._sent(request, body, HTML)
+        body = await self._work_on(key, partial(self._make_comparison_page, entries))
+        return await self._send_packed(request, body, HTML)
 
     async def sums(self, request: Request) -> Response:
         """Answer with the page of the sums of selected runs, for browsers without scripts."""
         found = api.sum_runs(self.index.snapshot(), request.query_params.multi_items())
-        text = frame.sums_page(found, token=self._token)
-        return self._answer(request, text.encode(errors="replace"), HTML)
+        text = frame.write_sums_page(found, token=self._token)
+        return self._send(request, text.encode(errors="replace"), HTML)
 
     async def api_sums(self, request: Request) -> Response:
         """Answer with the sums of selected runs as JSON."""
         found = api.sum_runs(self.index.snapshot(), request.query_params.multi_items())
-        return self._answer(request, api.dumped(found.to_json()), JSON)
+        return self._send(request, api.encode_json(found.to_json()), JSON)
 
     async def study(self, request: Request) -> Response:
         """Answer with the page of a study."""
-        study = self._study(request)
-        body = await self._heavy(("study", study.id), partial(self._made_study, study))
-        return await self._sent(request, body, HTML)
+        study = self._find_study(request)
+        body = await self._work_on(("study", study.id), partial(self._make_study_page, study))
+        return await self._send_packed(request, body, HTML)
 
     async def api_runs(self, request: Request) -> Response:
         """Answer with one page of runs as JSON."""
-        data = api.runs_json(self.index.snapshot(), request.query_params.multi_items())
-        return self._answer(request, api.dumped(data), JSON)
+        data = api.describe_runs(self.index.snapshot(), request.query_params.multi_items())
+        return self._send(request, api.encode_json(data), JSON)
 
     async def api_run(self, request: Request) -> Response:
         """Answer with the result of a run as JSON."""
-        entry = _one(self.index.snapshot().find(request.path_params["run"]))
-        body = await self._heavy(("result", entry.id), partial(self._made_result, entry))
-        return await self._sent(request, body, JSON)
+        entry = _get_single(self.index.snapshot().find(request.path_params["run"]))
+        body = await self._work_on(("result", entry.id), partial(self._make_result, entry))
+        return await self._send_packed(request, body, JSON)
 
     async def api_power(self, request: Request) -> Response:
         """Answer with power over time of a part of a run as JSON."""
-        entry = _one(self.index.snapshot().find(request.path_params["run"]))
-        wanted = api.stretch(request.query_params.multi_items())
-        make = partial(api.power_json, self._place(entry), self.opened, wanted)
-        body = await self._heavy(("power", entry.id, wanted), lambda: api.dumped(make()))
-        return await self._sent(request, body, JSON)
+        entry = _get_single(self.index.snapshot().find(request.path_params["run"]))
+        wanted = api.read_time_span(request.query_params.multi_items())
+        make = partial(api.describe_power, self._find_place(entry), self.opened, wanted)
+        body = await self._work_on(("power", entry.id, wanted), lambda: api.encode_json(make()))
+        return await self._send_packed(request, body, JSON)
 
     async def api_compare(self, request: Request) -> Response:
         """Answer with two runs compared as JSON."""
         entries = api.choose_runs(self.index.snapshot(), request.query_params.multi_items())
-        places = [self._place(entry) for entry in entries]
+        places = [self._find_place(entry) for entry in entries]
         key = ("compared", *(entry.id for entry in entries))
-        return await self._sent(request, await self._heavy(key, lambda: api.dumped(api.compared_json(places))), JSON)
+        make = partial(api.describe_comparison, places, self.index.site)
+        body = await self._work_on(key, lambda: api.encode_json(make()))
+        return await self._send_packed(request, body, JSON)
 
     async def api_studies(self, request: Request) -> Response:
         """Answer with the studies as JSON."""
         studies = [study.to_json() for study in self.index.snapshot().studies]
-        return self._answer(request, api.dumped({"studies": studies}), JSON)
+        return self._send(request, api.encode_json({"studies": studies}), JSON)
 
     async def api_study(self, request: Request) -> Response:
-        """Answer with what a study has given as JSON."""
-        study = self._study(request)
-        body = await self._heavy(
-            ("study json", study.id), lambda: api.dumped(api.study_json(study, self._folder(study)))
+        """Answer with the results of a study as JSON."""
+        study = self._find_study(request)
+        body = await self._work_on(
+            ("study json", study.id), lambda: api.encode_json(api.describe_study(study, self._find_folder(study)))
         )
-        return await self._sent(request, body, JSON)
+        return await self._send_packed(request, body, JSON)
 
     async def login(self, request: Request) -> Response:
         """Ask for the token, or take it and give a session for it."""
         if self.doors.token is None:
             return RedirectResponse("/", 303)
         if request.method != "POST":
-            return Response(frame.login_page(), media_type=HTML)
+            return Response(frame.write_login_page(), media_type=HTML)
         client = client_of(request.scope)
         if self.doors.is_guessing(client):
-            text = frame.login_page(wrong="Too many wrong tokens; wait a minute.")
+            text = frame.write_login_page(wrong="Too many wrong tokens; wait a minute.")
             return Response(text, 429, {"retry-after": "60"}, HTML)
         token = await form_token(request.receive)
         if token is None or not self.doors.is_token(token):
             self.doors.was_wrong(client)
-            return Response(frame.login_page(wrong="That is not the token."), 403, media_type=HTML)
+            return Response(frame.write_login_page(wrong="That is not the token."), 403, media_type=HTML)
         return self._with_cookie(RedirectResponse("/", 303), self.doors.session(), SESSION_S)
 
     async def logout(self, request: Request) -> Response:  # noqa: ARG002 starlette's signature
@@ -177,27 +179,27 @@ class Dashboard:
         if name not in STATIC:
             raise HTTPException(404)
         kept = {"cache-control": "public, max-age=3600" if request.url.query else "public, no-cache"}
-        return self._answer(request, asset(name), f"{STATIC[name]}; charset=utf-8", kept)
+        return self._send(request, read_asset(name), f"{STATIC[name]}; charset=utf-8", kept)
 
-    async def failed(self, request: Request, error: Exception) -> Response:
-        """Answer with what went wrong, in words; what nobody expected is told in the server's log only."""
+    async def answer_failure(self, request: Request, error: Exception) -> Response:
+        """Answer with the error in words; an unexpected one is described in the server's log only."""
         if not isinstance(error, (HTTPException, JoulelabError, OSError)):
             asked = (
                 f"{request.method} {escape_unprintable(request.url.path)[:MOST_LOGGED]}"  # a query may hold anything
             )
             _log.error("%s failed", asked, exc_info=error)
-        status, text = _told(error, (self.index.runs, *filter(None, [self.index.studies])))
+        status, text = _word_error(error, (self.index.runs, *filter(None, [self.index.studies])))
         headers = {"retry-after": "2"} if status == 503 else None
         if request.url.path.startswith("/api/"):
-            return Response(api.dumped({"error": text}), status, headers, JSON)
-        page = frame.message_page(TITLES.get(status, "Not possible"), text, token=self._token)
+            return Response(api.encode_json({"error": text}), status, headers, JSON)
+        page = frame.write_message_page(TITLES.get(status, "Not possible"), text, token=self._token)
         return Response(page, status, headers, HTML)
 
     @property
     def _token(self) -> bool:
         return self.doors.token is not None
 
-    def _study(self, request: Request) -> StudyEntry:
+    def _find_study(self, request: Request) -> StudyEntry:
         study = self.index.snapshot().study_by_id.get(request.path_params["study"])
         if study is None:
             raise HTTPException(404, "there is no such study (any more)")
@@ -205,60 +207,63 @@ class Dashboard:
             raise JoulelabError("the study cannot be read", why=study.problem)
         return study
 
-    def _place(self, entry: Entry) -> Place:
+    def _find_place(self, entry: Entry) -> Place:
         root = self.index.studies if entry.study else self.index.runs
         assert root is not None
         return Place(entry.id, entry.path, root, entry.study, entry.cell, entry.slot)
 
-    def _made_result(self, entry: Entry) -> bytes:
-        return api.dumped(api.run_json(self._place(entry), self.index.site))
+    def _make_result(self, entry: Entry) -> bytes:
+        return api.encode_json(api.describe_run(self._find_place(entry), self.index.site))
 
-    def _made_run(self, entry: Entry) -> bytes:
+    def _make_run_page(self, entry: Entry) -> bytes:
         from joulelab.report.page.run_page import open_run_report
 
-        check_inside(self._place(entry))
+        check_inside(self._find_place(entry))
 
-        def made() -> tuple[bytes, bool]:
+        def make_page() -> tuple[bytes, bool]:
             source = f"/api/runs/{entry.id}/power"
             page = open_run_report(entry.path, raw=source, live=source, site=self.index.site).make_page()
             more = [(f"/studies/{entry.study}", entry.study)] if entry.study else []
-            nav = frame.navigation("", token=self._token, more=[*more, (f"/api/runs/{entry.id}", "JSON")])
-            text = frame.document(page, nav)
+            nav = frame.write_navigation("", token=self._token, more=[*more, (f"/api/runs/{entry.id}", "JSON")])
+            text = frame.write_page(page, nav)
             return text.encode(errors="replace"), page.live
 
-        return self.kept.get(("run", entry.id), compute_fingerprint(entry.path), made)
+        return self.pages.get(("run", entry.id), compute_fingerprint(entry.path), make_page)
 
-    def _made_comparison(self, entries: Sequence[Entry]) -> bytes:
+    def _make_comparison_page(self, entries: Sequence[Entry]) -> bytes:
         from joulelab.report.page.comparison_page import open_comparison_report
 
         for entry in entries:
-            check_inside(self._place(entry))
-
-        def made() -> tuple[bytes, bool]:
-            page = open_comparison_report([entry.path for entry in entries], link=self._link).make_page()
-            text = frame.document(page, frame.navigation("", token=self._token))
-            return text.encode(errors="replace"), any(entry.status == "live" for entry in entries)
+            check_inside(self._find_place(entry))
 
         paths = tuple(entry.path for entry in entries)
-        return self.kept.get(("compare", paths), [compute_fingerprint(path) for path in paths], made)
 
-    def _made_study(self, study: StudyEntry) -> bytes:
+        def make_page() -> tuple[bytes, bool]:
+            page = open_comparison_report(paths, link=self._link_run, site=self.index.site).make_page()
+            text = frame.write_page(page, frame.write_navigation("", token=self._token))
+            return text.encode(errors="replace"), any(entry.status == "live" for entry in entries)
+
+        return self.pages.get(("compare", paths), [compute_fingerprint(path) for path in paths], make_page)
+
+    def _make_study_page(self, study: StudyEntry) -> bytes:
         from joulelab.report.page.study_page import open_study_report
 
-        def made() -> tuple[bytes, bool]:
-            check_inside(self._folder(study))
-            page = replace(open_study_report(study.folder, link=self._link).make_page(), live=study.status == "live")
+        def make_page() -> tuple[bytes, bool]:
+            check_inside(self._find_folder(study))
+            page = replace(
+                open_study_report(study.folder, link=self._link_run).make_page(), live=study.status == "live"
+            )
             more = [(f"/api/studies/{study.id}", "JSON"), (f"/?study={study.id}", "Its runs")]
-            text = frame.document(page, frame.navigation("", token=self._token, more=more))
+            text = frame.write_page(page, frame.write_navigation("", token=self._token, more=more))
             return text.encode(errors="replace"), page.live
 
-        return self.kept.get(("study", study.id), study, made)
+        return self.pages.get(("study", study.id), study, make_page)
 
-    def _folder(self, study: StudyEntry) -> Place:
+    def _find_folder(self, study: StudyEntry) -> Place:
         assert self.index.studies is not None
         return Place(study.id, study.folder, self.index.studies)
 
-    def _link(self, path: Path) -> str | None:
+    def _link_run(self, path: Path) -> str | None:
         """Return the address of a run by its folder."""
         found = [entry for entry in self.index.snapshot().find(path.name) if entry.path == path.resolve()]
         if found:
@@ -269,21 +274,21 @@ class Dashboard:
         study, _, cell, slot, *_ = path.resolve().relative_to(root).parts
         return f"/runs/{path.name}@{study}.{cell}.{slot}"
 
-    async def _heavy(self, key: Any, make: Callable[[], bytes]) -> bytes:
-        return await self.heavy.do(key, make)
+    async def _work_on(self, key: Any, make: Callable[[], bytes]) -> bytes:
+        return await self.slow_work.do(key, make)
 
-    async def _sent(self, request: Request, body: bytes, kind: str) -> Response:
-        """Answer with much; it is packed for those who are not on this machine."""
+    async def _send_packed(self, request: Request, body: bytes, kind: str) -> Response:
+        """Answer with a long body, compressed for clients on other machines."""
         packs = "gzip" in request.headers.get("accept-encoding", "") and not is_loopback(client_of(request.scope))
         varies = {"vary": "cookie, accept-encoding"}
         if not packs or len(body) < SMALL:
-            return self._answer(request, body, kind, varies)
+            return self._send(request, body, kind, varies)
         # Without the time, or the same page would be another one each second.
-        packed = await self.heavy.do(("packed", hash(body)), lambda: gzip.compress(body, 2, mtime=0))
-        return self._answer(request, packed, kind, varies | {"content-encoding": "gzip"})
+        packed = await self.slow_work.do(("packed", hash(body)), lambda: gzip.compress(body, 2, mtime=0))
+        return self._send(request, packed, kind, varies | {"content-encoding": "gzip"})
 
-    def _answer(self, request: Request, body: bytes, kind: str, more: dict[str, str] | None = None) -> Response:
-        """Answer with bytes, or with 304 where the asker has them already."""
+    def _send(self, request: Request, body: bytes, kind: str, more: dict[str, str] | None = None) -> Response:
+        """Answer with bytes, or with 304 if the client has them already."""
         tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         headers = {**(more or {}), "etag": tag}
         if tag in request.headers.get("if-none-match", ""):
@@ -312,7 +317,7 @@ def make_app(index: Index, doors: Doors) -> App:
             try:
                 return await answer(request)
             except Exception as error:  # noqa: BLE001 whatever is in a folder, the answer is one in words
-                return await board.failed(request, error)
+                return await board.answer_failure(request, error)
 
         return Route(path, safe, methods=[*methods] or ["GET"])
 
@@ -334,25 +339,25 @@ def make_app(index: Index, doors: Doors) -> App:
         get("/logout", board.logout, "POST"),
         get("/static/{name}", board.static),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: board.failed})
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: board.answer_failure})
     return Guard(app, doors)
 
 
 @cache
-def asset(name: str) -> bytes:
+def read_asset(name: str) -> bytes:
     """Return a style or script of ours."""
     if name == "page.css":
-        return pages.read_stylesheet().encode()
+        return document.read_stylesheet().encode()
     if name == "profile.js":
-        return pages.read_script().encode()
+        return document.read_script().encode()
     return files("joulelab.dashboard").joinpath("assets", name).read_bytes()
 
 
-def _now() -> dt.datetime:
+def _read_clock() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def _one(found: Sequence[Entry]) -> Entry:
+def _get_single(found: Sequence[Entry]) -> Entry:
     if not found:
         raise HTTPException(404, "there is no such run (any more)")
     if len(found) > 1:
@@ -360,8 +365,8 @@ def _one(found: Sequence[Entry]) -> Entry:
     return found[0]
 
 
-def _told(error: Exception, roots: Sequence[Path]) -> tuple[int, str]:
-    """Return the status and the words for what went wrong, without where on this machine things are."""
+def _word_error(error: Exception, roots: Sequence[Path]) -> tuple[int, str]:
+    """Return status and words of an error, without the folders of this machine."""
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)
     if isinstance(error, Busy):

@@ -1,4 +1,4 @@
-"""Write what every page of the dashboard has, and those that only say something: the login, and what went wrong."""
+"""Write the parts of every page of the dashboard, and the pages of the login, of sums and of errors."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from joulelab.dashboard.selection import SelectionSum
 
 MOST_SHOWN = 160  # letters of a name or command that are sent; the rest is cut
-# What is as it should be is no badge.
+# A normal state is no badge.
 BADGES = {"ok": "muted", "reading": "muted", "open": "muted", "done": "badge good", "live": "badge live"}
 BADGES |= {"failed": "badge bad", "killed": "badge warn", "broken": "badge bad"}
 WORDS = {"ok": "ended", "open": "not finished"}
 
 
-def short(text: str, most: int = MOST_SHOWN) -> str:
-    """Return a text of others in one line that does nothing and is not too long."""
+def shorten(text: str, most: int = MOST_SHOWN) -> str:
+    """Return a text of others as one short line that is safe to show."""
     return fmt.shorten_end(text, most)
 
 
-def when(utc: str) -> str:
+def format_time(utc: str) -> str:
     """Return a time as people read it: `2026-11-16 10:50`."""
     return utc[:16].replace("T", " ") if utc else fmt.NOTHING
 
 
-def age(utc: str, now: dt.datetime) -> str:
+def format_age(utc: str, now: dt.datetime) -> str:
     """Return how long ago a time was, roughly: `5 min ago`."""
     try:
         seconds = (now - dt.datetime.fromisoformat(utc)).total_seconds()
@@ -45,7 +45,7 @@ def age(utc: str, now: dt.datetime) -> str:
     return "just now"
 
 
-def navigation(current: str, *, token: bool = False, more: Sequence[tuple[str, str]] = ()) -> Html:
+def write_navigation(current: str, *, token: bool = False, more: Sequence[tuple[str, str]] = ()) -> Html:
     """Return the links on top of every page."""
     links = [("/", "Runs"), ("/studies", "Studies"), *more]
     made = [tag("a", text, href=href, aria_current="page" if text == current else None) for href, text in links]
@@ -55,14 +55,14 @@ def navigation(current: str, *, token: bool = False, more: Sequence[tuple[str, s
     )
 
 
-def list_table(caption: str, heads: Html, rows: Html) -> Html:
+def write_list_table(caption: str, heads: Html, rows: Html) -> Html:
     """Return the table of a list of runs or studies, which scrolls by itself."""
     title = tag("caption", caption, class_="sr-only")
     table = tag("table", title, tag("thead", heads), rows, class_=f"runs list-of-{caption.lower()}")
     return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-def document(page: Page, nav: Html) -> str:
+def write_page(page: Page, nav: Html) -> str:
     """Return a page of the dashboard with its style and script."""
     extra = join_html(
         (
@@ -75,7 +75,7 @@ def document(page: Page, nav: Html) -> str:
     return write_served_page(page, navigation=nav, extra=extra)
 
 
-def login_page(*, wrong: str = "") -> str:
+def write_login_page(*, wrong: str = "") -> str:
     """Return the page that asks for the token."""
     said = tag("p", wrong, class_="note bad", role="alert") if wrong else None
     field = tag(
@@ -101,18 +101,18 @@ def login_page(*, wrong: str = "") -> str:
     )
     where = tag("p", "It was printed where ", tag("code", "joulelab dashboard"), " was started.", class_="muted")
     page = Page("Log in", "", (Section("login", "It needs a token", join_html((said, form, where))),))
-    return document(page, Html(""))
+    return write_page(page, Html(""))
 
 
-def sums_page(found: SelectionSum, *, token: bool = False) -> str:
+def write_sums_page(found: SelectionSum, *, token: bool = False) -> str:
     """Return the page of the sums of selected runs."""
     runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
     section = Section("sums", f"Sum of {runs}", write_blocks_html([FactList(tuple(found.list_facts()))]))
-    return document(Page("Sums", "", (section,)), navigation("", token=token))
+    return write_page(Page("Sums", "", (section,)), write_navigation("", token=token))
 
 
-def message_page(title: str, text: str, *, token: bool = False, links: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a page that says what is wrong, with ways on."""
-    listed = tag("ul", *(tag("li", tag("a", short(word), href=href)) for href, word in links)) if links else None
+def write_message_page(title: str, text: str, *, token: bool = False, links: Sequence[tuple[str, str]] = ()) -> str:
+    """Return a page with a message and links."""
+    listed = tag("ul", *(tag("li", tag("a", shorten(word), href=href)) for href, word in links)) if links else None
     body = join_html((tag("p", escape_unprintable(text)), listed, tag("p", tag("a", "All runs", href="/"))))
-    return document(Page(title, "", (Section("what", "What happened", body),)), navigation("", token=token))
+    return write_page(Page(title, "", (Section("what", "What happened", body),)), write_navigation("", token=token))

@@ -191,7 +191,7 @@ class Index:
             watch.close()
 
     def _in_turn(self, places: Iterable[Place]) -> Iterator[Place]:
-        """Give places one after the other: what is asked for first, also if that is asked for only now; the newest."""
+        """Yield places: first the runs that somebody looks at now, then the newest."""
         left = {place.id: place for place in sorted(places, key=lambda place: place.path.name)}
         asked: tuple[str, ...] = ()
         first: list[str] = []
@@ -316,7 +316,7 @@ class Index:
         return self.work()
 
     def _go_on(self, act: Callable[[], bool], woken: threading.Event) -> None:
-        """Act until closed, with a rest where there is nothing more to do; what fails is told once and tried again."""
+        """Act until closed, with a pause if there is no work; an error is logged once, and the act is tried again."""
         told = ""
         while not self._over.is_set():
             try:

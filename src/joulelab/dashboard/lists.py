@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.core.text import escape_unprintable
 from joulelab.dashboard.api import MOST_COMPARED, MOST_SUMMED
-from joulelab.dashboard.frame import BADGES, WORDS, document, list_table, navigation, short, when
+from joulelab.dashboard.frame import BADGES, WORDS, format_time, shorten, write_list_table, write_navigation, write_page
 from joulelab.dashboard.run_search import ALL
 from joulelab.report import format as fmt
 from joulelab.report.footprint_text import format_co2e, format_cost, word_site, word_source
@@ -47,32 +47,42 @@ KEYS = (
 )
 
 
-def runs_page(snapshot: Snapshot, found: Found, *, token: bool, now: dt.datetime) -> str:
+def write_runs_page(snapshot: Snapshot, found: Found, *, token: bool, now: dt.datetime) -> str:
     """Return the list of runs."""
     body = join_html(
-        (_filters(snapshot, found.query), tag("div", run_list(snapshot, found, now), id="list"), _selection(), _keys())
+        (
+            _write_filters(snapshot, found.query),
+            tag("div", write_run_list(snapshot, found, now), id="list"),
+            _write_selection(),
+            _write_keys(),
+        )
     )
     page = Page("Runs", "", (Section("runs", "List", body),))
-    return document(page, navigation("Runs", token=token))
+    return write_page(page, write_navigation("Runs", token=token))
 
 
-def run_list(snapshot: Snapshot, found: Found, now: dt.datetime) -> Html:
+def write_run_list(snapshot: Snapshot, found: Found, now: dt.datetime) -> Html:
     """Return the part of the list that renews itself."""
     if not found.total:
-        return join_html((_count(snapshot, found), _nothing(snapshot, found)))
+        return join_html((_word_count(snapshot, found), _word_nothing(snapshot, found)))
     has_site = any(entry.site is not None and not entry.site.is_empty for entry in found.entries)
     has_work = any(entry.work is not None for entry in found.entries)
-    heads = [_head(found.query, *column) for column in COLUMNS if has_work or column[0] != "work"]
+    heads = [_write_head(found.query, *column) for column in COLUMNS if has_work or column[0] != "work"]
     if has_site:
         heads.insert(-1, tag("th", FOOTPRINT, scope="col", class_="number"))
     every = tag("input", type="checkbox", id="select-all", aria_label="Select all runs of this page", hidden=True)
     row = tag("tr", tag("td", every), *heads)
-    rows = tag("tbody", *(_row(entry, now, has_site, has_work) for entry in found.entries))
-    parts = (_count(snapshot, found), list_table("Runs", row, rows), _note_sites(found.entries), _pager(found))
+    rows = tag("tbody", *(_write_current_row(entry, now, has_site, has_work) for entry in found.entries))
+    parts = (
+        _word_count(snapshot, found),
+        write_list_table("Runs", row, rows),
+        _note_sites(found.entries),
+        _write_pager(found),
+    )
     return join_html(parts)
 
 
-def _count(snapshot: Snapshot, found: Found) -> Html:
+def _word_count(snapshot: Snapshot, found: Found) -> Html:
     query, total = found.query, found.total
     first = (query.page - 1) * query.size + 1
     last = min(first + query.size - 1, total)
@@ -86,7 +96,7 @@ def _count(snapshot: Snapshot, found: Found) -> Html:
     return tag("p", f"{words}{waiting}", more, class_="count")
 
 
-def _nothing(snapshot: Snapshot, found: Found) -> Html:
+def _word_nothing(snapshot: Snapshot, found: Found) -> Html:
     if found.query.narrowed:
         return tag("p", "Nothing matches. ", tag("a", "Show all runs", href="/"), class_="empty")
     if not snapshot.number:
@@ -96,7 +106,7 @@ def _nothing(snapshot: Snapshot, found: Found) -> Html:
     return tag("p", "There are no runs yet. ", tag("code", "joulelab run -- COMMAND"), " makes one.", class_="empty")
 
 
-def _head(query: Query, key: str, text: str, kind: str) -> Html:
+def _write_head(query: Query, key: str, text: str, kind: str) -> Html:
     sorted_now = query.by == key
     rising = not query.rising if sorted_now else False
     arrow = tag("span", " ↑" if query.rising else " ↓", aria_hidden="true") if sorted_now else None
@@ -105,15 +115,15 @@ def _head(query: Query, key: str, text: str, kind: str) -> Html:
     return tag("th", link, scope="col", class_=kind or None, aria_sort=order)
 
 
-def _row(entry: Entry, now: dt.datetime, has_site: bool, has_work: bool) -> Html:
+def _write_current_row(entry: Entry, now: dt.datetime, has_site: bool, has_work: bool) -> Html:
     return _write_row(entry, _word_running(entry, now) if entry.status == "live" else None, has_site, has_work)
 
 
 @lru_cache(maxsize=4096)
 def _write_row(entry: Entry, running: str | None, has_site: bool, has_work: bool) -> Html:
     """Write the row of a run. Entries never change, so it is written once; `running` is the time of a live run."""
-    title = short(entry.name or entry.workload or entry.id)
-    command = short(shlex.join(entry.command)) if entry.command else short(entry.problem)
+    title = shorten(entry.name or entry.workload or entry.id)
+    command = shorten(shlex.join(entry.command)) if entry.command else shorten(entry.problem)
     box = tag(
         "input",
         type="checkbox",
@@ -122,10 +132,10 @@ def _write_row(entry: Entry, running: str | None, has_site: bool, has_work: bool
         value=entry.id,
         aria_label=f"Select {title}, {entry.id}",
     )
-    study = tag("a", short(entry.study, 40), href=f"/studies/{entry.study}", class_="badge") if entry.study else None
+    study = tag("a", shorten(entry.study, 40), href=f"/studies/{entry.study}", class_="badge") if entry.study else None
     opened = tag("a", title, href=f"/runs/{entry.id}", class_="open", title=title)
-    name = tag("span", opened, study, *_labels(entry), class_="name")
-    day, _, clock = when(entry.start_utc).partition(" ")
+    name = tag("span", opened, study, *_list_labels(entry), class_="name")
+    day, _, clock = format_time(entry.start_utc).partition(" ")
     hour = tag("span", clock, class_="below")
     start = tag("time", day, " ", hour, datetime=entry.start_utc, title=f"{entry.start_utc[:19]} UTC")
     took = fmt.NOTHING if entry.duration_s is None else fmt.format_duration(entry.duration_s)
@@ -133,33 +143,33 @@ def _write_row(entry: Entry, running: str | None, has_site: bool, has_work: bool
         "tr",
         tag("td", box),
         tag("th", name, tag("span", command, class_="below code", title=command), scope="row", class_="what"),
-        tag("td", _status(entry)),
+        tag("td", _write_status(entry)),
         tag("td", start, class_="number"),
         tag("td", running or took, class_="number"),
-        tag("td", *_energy(entry), class_="number"),
-        tag("td", *_energy_per_work(entry), class_="number") if has_work else None,
-        tag("td", *_footprint(entry), class_="number") if has_site else None,
-        tag("td", _hosts(entry), class_="hosts"),
+        tag("td", *_write_energy(entry), class_="number"),
+        tag("td", *_write_work(entry), class_="number") if has_work else None,
+        tag("td", *_write_footprint(entry), class_="number") if has_site else None,
+        tag("td", _name_hosts(entry), class_="hosts"),
         data_run=entry.id,
     )
 
 
-def _labels(entry: Entry) -> list[Html]:
+def _list_labels(entry: Entry) -> list[Html]:
     labels = [f"{key}={value}" for key, value in entry.labels.items() if key not in PLACE_LABELS]
-    shown = [tag("span", short(label, 30), class_="badge") for label in labels[:3]]
+    shown = [tag("span", shorten(label, 30), class_="badge") for label in labels[:3]]
     return [*shown, tag("span", f"+{len(labels) - 3}", class_="badge")] if len(labels) > 3 else shown
 
 
-def _status(entry: Entry) -> Html:
+def _write_status(entry: Entry) -> Html:
     words = WORDS.get(entry.status, entry.status)
     if entry.status == "failed":
         words = format_run_end({"outcome": entry.outcome, "exit_code": entry.exit_code, "signal": entry.signal})
     badge, flags = tag("span", escape_unprintable(words), class_=BADGES[entry.status]), []
     if entry.twin:
-        flags.append(tag("span", "simulated", class_="badge", title=short(fmt.name_twins([entry.twin]))))
+        flags.append(tag("span", "simulated", class_="badge", title=shorten(fmt.name_twins([entry.twin]))))
     if entry.warnings:
         count = "1 warning" if len(entry.warnings) == 1 else f"{len(entry.warnings)} warnings"
-        names = short(", ".join(entry.warnings))
+        names = shorten(", ".join(entry.warnings))
         flags.append(tag("span", f"{WARNING} {count}", class_="badge warn", title=names))
     return join_html((badge, tag("span", join_html(flags, " "), class_="flags") if flags else None), " ")
 
@@ -169,7 +179,7 @@ def _word_running(entry: Entry, now: dt.datetime) -> str:
     return fmt.format_rough_duration(max(since, 0.0))
 
 
-def _energy(entry: Entry) -> Sequence[object]:
+def _write_energy(entry: Entry) -> Sequence[object]:
     """Return the energy, and below it its interval in percent, marked if it is wide."""
     if entry.status == "broken" or (entry.energy is None and not entry.is_complete):
         return (fmt.NOTHING,)
@@ -182,7 +192,7 @@ def _energy(entry: Entry) -> Sequence[object]:
     return figure, tag("span", share, class_="below") if share else None
 
 
-def _energy_per_work(entry: Entry) -> Sequence[object]:
+def _write_work(entry: Entry) -> Sequence[object]:
     work = entry.work
     if work is None or entry.status == "broken" or not work.energy.is_resolved:
         return ("",)
@@ -190,7 +200,7 @@ def _energy_per_work(entry: Entry) -> Sequence[object]:
     return text.partition(" (")[0], tag("span", fmt.format_work(work.amount, work.kind), class_="below")
 
 
-def _footprint(entry: Entry) -> Sequence[object]:
+def _write_footprint(entry: Entry) -> Sequence[object]:
     """Return the cost, and below it CO2e; `_note_sites` says where the figures are from."""
     footprint, site = entry.footprint, entry.site
     if entry.status == "broken" or footprint is None or site is None or not footprint.kwh.is_resolved:
@@ -210,12 +220,12 @@ def _note_sites(entries: Sequence[Entry]) -> Html | None:
     return tag("p", f"Cost and CO2e: {' / '.join(map(escape_unprintable, words))}", class_="count") if words else None
 
 
-def _hosts(entry: Entry) -> str:
-    first = short(entry.hosts[0], 40) if entry.hosts else fmt.NOTHING
+def _name_hosts(entry: Entry) -> str:
+    first = shorten(entry.hosts[0], 40) if entry.hosts else fmt.NOTHING
     return first if len(entry.hosts) < 2 else f"{first} +{len(entry.hosts) - 1}"
 
 
-def _pager(found: Found) -> Html | None:
+def _write_pager(found: Found) -> Html | None:
     query = found.query
     if found.pages == 1:
         return None
@@ -236,7 +246,7 @@ def _pager(found: Found) -> Html | None:
     return tag("nav", *parts, class_="pager", aria_label="Pages")
 
 
-def _filters(snapshot: Snapshot, query: Query) -> Html:
+def _write_filters(snapshot: Snapshot, query: Query) -> Html:
     facets = snapshot.list_facets()
     search = tag(
         "input",
@@ -252,11 +262,11 @@ def _filters(snapshot: Snapshot, query: Query) -> Html:
     words = {ALL: "all, of studies too"}
     fields = [
         tag("label", "Search", search, class_="wide"),
-        _select("status", "Status", query.status, facets["status"], WORDS),
-        _select("workload", "Workload", query.workload, facets["workload"]),
-        _select("host", "Host", query.host, facets["host"]),
-        _select("label", "Label", query.labels[0] if query.labels else "", facets["label"]),
-        _select("study", "Study", query.study, studies, words, none="of none") if facets["study"] else None,
+        _write_select("status", "Status", query.status, facets["status"], WORDS),
+        _write_select("workload", "Workload", query.workload, facets["workload"]),
+        _write_select("host", "Host", query.host, facets["host"]),
+        _write_select("label", "Label", query.labels[0] if query.labels else "", facets["label"]),
+        _write_select("study", "Study", query.study, studies, words, none="of none") if facets["study"] else None,
         tag(
             "span",
             tag("label", "From", tag("input", type="date", name_="from", value=query.since)),
@@ -275,7 +285,7 @@ def _filters(snapshot: Snapshot, query: Query) -> Html:
     )
 
 
-def _select(
+def _write_select(
     name: str,
     label: str,
     value: str,
@@ -288,14 +298,14 @@ def _select(
     known = [choice for choice, _ in choices]
     options = [tag("option", none, value="")]
     if value and value not in known:
-        options.append(tag("option", short(value, 40), value=value, selected=True))
+        options.append(tag("option", shorten(value, 40), value=value, selected=True))
     for choice, count in choices:
-        shown = (words or {}).get(choice, short(choice, 40))
+        shown = (words or {}).get(choice, shorten(choice, 40))
         options.append(tag("option", f"{shown} ({count})", value=choice, selected=choice == value))
     return tag("label", label, tag("select", *options, name_=name, id=f"filter-{name}"))
 
 
-def _selection() -> Html:
+def _write_selection() -> Html:
     """Write the bar of the selected runs; without scripts its buttons open pages."""
     return tag(
         "form",
@@ -313,6 +323,6 @@ def _selection() -> Html:
     )
 
 
-def _keys() -> Html:
+def _write_keys() -> Html:
     parts = [join_html((tag("kbd", key), f" {what}")) for key, what in KEYS]
     return tag("p", join_html(parts, "  "), class_="keyboard muted", id="keys")

@@ -88,7 +88,7 @@ def parse(given: Sequence[tuple[str, str]]) -> Query:
     labels = []
     for key, value in given:
         if key not in known:
-            raise ConfigError(f"there is no {_short(key)!r} to ask for", next=f"there are {', '.join(sorted(known))}")
+            raise ConfigError(f"the parameter {_shorten(key)!r} is unknown", next=f"use {', '.join(sorted(known))}")
         if len(value) > MOST_LETTERS:
             raise ConfigError(f"{key} is too long", why=f"more than {MOST_LETTERS} letters")
         if key == "label" and value.strip():
@@ -114,7 +114,7 @@ def parse(given: Sequence[tuple[str, str]]) -> Query:
 
 def _one_of(value: str, known: Sequence[str], name: str) -> str:
     if value not in known:
-        raise ConfigError(f"{name} cannot be {_short(value)!r}", next=f"one of {', '.join(filter(None, known))}")
+        raise ConfigError(f"{name} cannot be {_shorten(value)!r}", next=f"one of {', '.join(filter(None, known))}")
     return value
 
 
@@ -124,16 +124,16 @@ def _day(value: str, name: str) -> str:
     try:
         return dt.date.fromisoformat(value).isoformat()
     except ValueError:
-        raise ConfigError(f"{name} cannot be {_short(value)!r}", next="write it as 2026-11-16") from None
+        raise ConfigError(f"{name} cannot be {_shorten(value)!r}", next="write it as 2026-11-16") from None
 
 
 def _whole(value: str, name: str, most: int) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) < 10 and 1 <= int(value) <= most):
-        raise ConfigError(f"{name} cannot be {_short(value)!r}", next=f"a whole number from 1 to {most}")
+        raise ConfigError(f"{name} cannot be {_shorten(value)!r}", next=f"a whole number from 1 to {most}")
     return int(value)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 

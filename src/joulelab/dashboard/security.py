@@ -1,4 +1,4 @@
-"""Decide who may ask, and under which name: Host headers, tokens, sessions, and what browsers are told to forbid."""
+"""Decide which requests are answered: Host headers, tokens, sessions, and the headers that restrict browsers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HEADERS = {
 
 
 def new_token() -> str:
-    """Return a token that nobody guesses."""
+    """Return a random token."""
     return secrets.token_urlsafe(24)
 
 
@@ -76,7 +76,7 @@ def read_token(file: Path) -> str:
 
 @dataclass
 class Doors:
-    """Say who may come in: names that this server is called by, and a token (None = whoever reaches it)."""
+    """Hold the names of this server and its token (None: none is needed)."""
 
     host: str = "127.0.0.1"
     token: str | None = None
@@ -110,11 +110,11 @@ class Doors:
         return address.is_loopback if is_loopback(self.host) else True
 
     def is_token(self, given: str) -> bool:
-        """Return whether that is the token, in a time that tells nothing of it."""
+        """Return whether this is the token, in constant time."""
         return self.token is not None and hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
 
     def session(self) -> str:
-        """Return what a browser shows from now on instead of the token; it holds for 12 hours and for this process."""
+        """Return a session that replaces the token for 12 hours, or until this process ends."""
         until = f"{int(self.now()) + SESSION_S}"
         return f"{until}.{self._signed(until)}"
 
@@ -142,7 +142,7 @@ class Doors:
 
 
 def _without_port(host: str) -> str | None:
-    """Return the name or address of a Host header, None for what is neither."""
+    """Return the name or address of a Host header, None if it has neither."""
     if host.startswith("["):
         name, bracket, port = host[1:].partition("]")
         port = port.removeprefix(":") if bracket and port[:1] in ("", ":") else "?"
@@ -152,7 +152,7 @@ def _without_port(host: str) -> str | None:
 
 
 class Guard:
-    """Stand before an app: turn away who may not come in, and add headers to every answer."""
+    """Stand before an app: refuse requests that are not allowed, and add headers to every answer."""
 
     def __init__(self, app: App, doors: Doors) -> None:
         self._app = app
@@ -177,7 +177,7 @@ class Guard:
             await self._app(scope, receive, sending)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Return with what a request is turned away, None where it may pass."""
+        """Return the answer that refuses a request, None if it may pass."""
         headers = scope["headers"]
         hosts = [value for key, value in headers if key == b"host"]
         if len(hosts) != 1 or not self._doors.is_called(hosts[0].decode("latin-1")):

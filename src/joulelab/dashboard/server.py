@@ -34,7 +34,7 @@ LAST_S = 3  # answers that are being sent may take so long when the server ends
 
 
 class PatientProtocol(H11Protocol):
-    """Close connections that do not come to the end of a request in time: nobody holds the server by being slow."""
+    """Close connections whose request takes too long, so that slow clients cannot block the server."""
 
     _limit: asyncio.TimerHandle | None = None
 
@@ -44,7 +44,7 @@ class PatientProtocol(H11Protocol):
         self._limit = self.loop.call_later(HEADER_S, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; a first byte after a pause begins a new request."""
+        """Take received bytes; the first byte after a pause begins a new request."""
         if self._limit is None:
             self._limit = self.loop.call_later(HEADER_S, self._too_slow)
         super().data_received(data)
@@ -67,7 +67,7 @@ class PatientProtocol(H11Protocol):
 
 
 class EndingServer(uvicorn.Server):
-    """End without an error when told by a signal: uvicorn's own would die of it once everything is closed."""
+    """End without an error after a signal: uvicorn's own server would die of it once everything is closed."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 uvicorn's signature
         """Obey a signal; a second one does not wait for answers that are being sent."""
@@ -77,7 +77,7 @@ class EndingServer(uvicorn.Server):
 
 @dataclass(frozen=True)
 class Served:
-    """Say where the dashboard is, and how it is told to end."""
+    """Hold the address of the dashboard, and the server that ends it."""
 
     url: str
     server: uvicorn.Server
@@ -151,7 +151,7 @@ def _check_tls(cert: Path, key: Path) -> None:
 
 
 def run(listening: socket.socket, served: Served) -> None:
-    """Serve until told to end; a signal is obeyed, and ends it without an error."""
+    """Serve until a signal, which ends it without an error."""
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(served.server.serve(sockets=[listening]))
 

@@ -1,4 +1,4 @@
-"""Look at studies: what they are of, how many slots stand how, and where the runs of their slots lie."""
+"""Look at studies: their knobs and goals, the states of their slots, and the runs of their slots."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class StudyEntry:
 
 
 class StudyLooker:
-    """Look at a folder of studies again and again; what cannot have changed is not read again."""
+    """Look at a folder of studies repeatedly; a settled slot is not read again."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -78,11 +78,11 @@ class StudyLooker:
         try:
             if not folder.resolve().is_relative_to(self._root):
                 raise StoreError("a link that leads out of the store", why="such links are not followed")  # noqa: TRY301
-            return self._told(folder, open_study(folder))
+            return self._make_entry(folder, open_study(folder))
         except Exception as error:  # noqa: BLE001 one study that cannot be read must not hide the others
             return StudyEntry(folder.name, folder, problem=word_problem(error, self._root))
 
-    def _told(self, folder: Path, study: Study) -> StudyEntry:
+    def _make_entry(self, folder: Path, study: Study) -> StudyEntry:
         data = study.data
         places, states, cells = [], Counter[str](), 0
         for cell in self._cells(folder):
@@ -134,7 +134,7 @@ class StudyLooker:
         return found.state.value, found.run
 
 
-def slots_text(slots: Mapping[str, int], planned: int | None) -> str:
+def word_slots(slots: Mapping[str, int], planned: int | None) -> str:
     """Return how the slots of a study stand: `12 of 30 done, 1 failed, 2 running`."""
     words = {"live": "running"}
     done = slots.get("done", 0)

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulelab.dashboard.frame import BADGES, WORDS, age, document, list_table, navigation, short, when
-from joulelab.dashboard.studies import slots_text
+from joulelab.dashboard.frame import (
+    BADGES,
+    WORDS,
+    format_age,
+    format_time,
+    shorten,
+    write_list_table,
+    write_navigation,
+    write_page,
+)
+from joulelab.dashboard.studies import word_slots
 from joulelab.report import format as fmt
 from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section
@@ -18,14 +27,14 @@ if TYPE_CHECKING:
     from joulelab.dashboard.studies import StudyEntry
 
 
-def studies_page(snapshot: Snapshot, *, token: bool, now: dt.datetime) -> str:
+def write_studies_page(snapshot: Snapshot, *, token: bool, now: dt.datetime) -> str:
     """Return the list of studies."""
-    body = tag("div", study_list(snapshot.studies, now), id="list")
+    body = tag("div", write_study_list(snapshot.studies, now), id="list")
     page = Page("Studies", "", (Section("studies", "List", body),))
-    return document(page, navigation("Studies", token=token))
+    return write_page(page, write_navigation("Studies", token=token))
 
 
-def study_list(studies: Sequence[StudyEntry], now: dt.datetime) -> Html:
+def write_study_list(studies: Sequence[StudyEntry], now: dt.datetime) -> Html:
     """Return the table of studies."""
     if not studies:
         make = tag("code", "joulelab study run FILE"), " and ", tag("code", "joulelab sweep -- COMMAND")
@@ -33,14 +42,14 @@ def study_list(studies: Sequence[StudyEntry], now: dt.datetime) -> Html:
     heads = ("study", "status", "slots", "", "knobs", "begun (UTC)")
     head = tag("tr", *(tag("th", h, scope="col") if h else tag("td") for h in heads))
     ordered = sorted(studies, key=lambda s: (s.status != "live", [-ord(c) for c in s.created_utc]))
-    rows = tag("tbody", *(_study_row(study, now) for study in ordered))
-    return list_table("Studies", head, rows)
+    rows = tag("tbody", *(_write_row(study, now) for study in ordered))
+    return write_list_table("Studies", head, rows)
 
 
-def _study_row(study: StudyEntry, now: dt.datetime) -> Html:
+def _write_row(study: StudyEntry, now: dt.datetime) -> Html:
     badge = tag("span", WORDS.get(study.status, study.status), class_=BADGES[study.status])
-    twin = tag("span", "simulated", class_="badge", title=short(f"twin {', '.join(study.twins)}"))
-    knobs = ", ".join(f"{short(name, 40)} x {count}" for name, count in study.knobs.items())
+    twin = tag("span", "simulated", class_="badge", title=shorten(f"twin {', '.join(study.twins)}"))
+    knobs = ", ".join(f"{shorten(name, 40)} x {count}" for name, count in study.knobs.items())
     settled = sum(study.slots.get(state, 0) for state in ("done", "failed", "refused"))
     bar = (
         tag(
@@ -55,16 +64,24 @@ def _study_row(study: StudyEntry, now: dt.datetime) -> Html:
     title = join_html(
         (
             tag("a", study.id, href=f"/studies/{study.id}", class_="open"),
-            tag("span", study.problem or ", ".join(map(short, study.goals)), class_="below"),
+            tag("span", study.problem or ", ".join(map(shorten, study.goals)), class_="below"),
         )
     )
     return tag(
         "tr",
         tag("th", title, scope="row"),
         tag("td", join_html((badge, twin if study.twins else None), " ")),
-        tag("td", fmt.NOTHING if study.problem else slots_text(study.slots, study.planned)),
+        tag("td", fmt.NOTHING if study.problem else word_slots(study.slots, study.planned)),
         tag("td", bar),
         tag("td", knobs),
-        tag("td", tag("time", when(study.created_utc), datetime=study.created_utc, title=age(study.created_utc, now))),
+        tag(
+            "td",
+            tag(
+                "time",
+                format_time(study.created_utc),
+                datetime=study.created_utc,
+                title=format_age(study.created_utc, now),
+            ),
+        ),
         data_run=study.id,
     )

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Result
     from joulelab.report.comparison import RunComparison
     from joulelab.report.page.page_blocks import PageBlock
+    from joulelab.site.footprint import Site
 
     Link = Callable[[Path], str | None]  # the address of the page of a run, by its folder
 
@@ -55,9 +56,10 @@ RATED_TEXT = "Runtime x rated power of each run, compared with the measured ener
 RECOMPUTE = "How to recompute"
 
 
-def open_comparison_report(paths: Sequence[Path], *, link: Link | None = None) -> Report:
-    """Make the report of two or more runs from their folders. Raises JoulelabError."""
-    results, profiles = zip(*(load_result_and_profile(path) for path in paths), strict=True)
+def open_comparison_report(paths: Sequence[Path], *, link: Link | None = None, site: Site | None = None) -> Report:
+    """Make the report of two or more runs from their folders, `site` for those without one. Raises JoulelabError."""
+    loaded = [load_result_and_profile(path) for path in paths]
+    results, profiles = [result.with_site(site) for result, _ in loaded], [profile for _, profile in loaded]
     return make_comparison_report(results, paths, profiles, link=link)
 
 

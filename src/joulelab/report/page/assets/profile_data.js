@@ -107,17 +107,22 @@ function coloured(traces) {
   return numbers;
 }
 
+/** Return a whole number with a comma between thousands. */
+function thousands(value) {
+  return value.toFixed(0).replace(/\B(?=(\d{3})+$)/g, ',');
+}
+
 /** Return a number with three digits at least, and no more than it needs. */
 function digits(value) {
   const size = Math.abs(value);
-  if (size >= 99.95) return value.toFixed(0);
+  if (size >= 99.95) return thousands(value);
   return value.toFixed(size >= 9.995 ? 1 : 2);
 }
 
 /** Return a value with its unit; powers from 10 kW on in kW, from 10 MW on in MW. */
 function quantity(value, unit) {
   if (!Number.isFinite(value)) return 'no reading';
-  if (unit !== 'W') return `${value.toFixed(0)} ${unit === 'degC' ? '°C' : unit}`;
+  if (unit !== 'W') return `${thousands(value)} ${unit === 'degC' ? '°C' : unit}`;
   if (Math.abs(value) >= 1e7) return `${(value / 1e6).toFixed(2)} MW`;
   if (Math.abs(value) >= 1e4) return `${(value / 1e3).toFixed(2)} kW`;
   return `${digits(value)} W`;

@@ -1,4 +1,4 @@
-"""Do what takes long beside the list: few at a time, in threads, the same thing once, and some of it kept."""
+"""Do slow work beside the list: in a small pool of threads, with a cache of pages and of open runs."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ AT_ONCE = 2
 MOST_WAITING = 100
 MOST_BYTES = 96_000_000
 MOST_RUNS, MOST_ROWS = 4, 15_000_000  # opened for zooming: a row is some 80 bytes as long as its run is open
-RENEW_S, RENEW_SHARE = 2.0, 3.0  # what is of something live is made anew after so long, or so many times what it took
+RENEW_S, RENEW_SHARE = (
+    2.0,
+    3.0,
+)  # a live page is made again after this time, or after this many times the time that it took
 
 
 class Busy(JoulelabError):
-    """Report that more is asked for than can be done."""
+    """Report that too many requests wait."""
 
 
-class Heavy:
-    """Run functions in threads, few at once; who asks for what is being made already gets the same."""
+class SlowWork:
+    """Run slow work in a small thread pool; concurrent requests for one key share one result."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._turns = asyncio.Semaphore(at_once)
         self._going: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def do(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` returns. Raises what it raises, and Busy where too many wait."""
+        """Return the result of `make`. Raises its errors, and Busy if too many requests wait."""
         task = self._going.get(key)
         if task is None:
             if len(self._going) >= MOST_WAITING:
@@ -55,8 +58,8 @@ class Heavy:
             return await asyncio.to_thread(make)
 
 
-class Kept:
-    """Keep what was made as long as what it is of stays the same; the oldest go when it is too much."""
+class PageCache:
+    """Keep pages until their runs change; the pages that were not used for longest are dropped if they are too many."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
@@ -64,7 +67,7 @@ class Kept:
         self._pages: OrderedDict[Hashable, tuple[object, float, bytes]] = OrderedDict()
 
     def get(self, key: Hashable, state: object, make: Callable[[], tuple[bytes, bool]]) -> bytes:
-        """Return what `make` made when things were in this state: bytes, and whether they are of something live."""
+        """Return the page of a state of the files; `make` returns its bytes and whether it shows something live."""
         with self._lock:
             found = self._pages.get(key)
             if found is not None and (found[0] == state or time.monotonic() < found[1]):
@@ -82,8 +85,8 @@ class Kept:
         return made
 
 
-class Opened:
-    """Hold a run that is open, and its result as long as its files are the same."""
+class OpenRun:
+    """Hold an open run, and its result until its files change."""
 
     def __init__(self, path: Path) -> None:
         seal_ended(path)
@@ -110,12 +113,12 @@ class OpenRuns:
     def __init__(self, most: int = MOST_RUNS, most_rows: int = MOST_ROWS) -> None:
         self._most, self._most_rows = most, most_rows
         self._lock = threading.Lock()
-        self._runs: OrderedDict[Path, Opened] = OrderedDict()
+        self._runs: OrderedDict[Path, OpenRun] = OrderedDict()
 
-    def use(self, path: Path, what: Callable[[Opened], T]) -> T:
-        """Return what a function makes of an opened run; one at a time for each. Raises JoulelabError."""
+    def use(self, path: Path, what: Callable[[OpenRun], T]) -> T:
+        """Call a function with an open run, one call at a time for each run. Raises JoulelabError."""
         with self._lock:
-            found = self._runs.pop(path, None) or Opened(path)
+            found = self._runs.pop(path, None) or OpenRun(path)
             self._runs[path] = found
             gone = []
             while len(self._runs) > 1 and (len(self._runs) > self._most or self._rows() > self._most_rows):

@@ -309,7 +309,8 @@ class PartRunner:
             raise BrokenPipeError
         began = time.monotonic()
         try:
-            with open(ROOT / part.saved, "wb") if part.saved else contextlib.nullcontext() as output:
+            with contextlib.ExitStack() as stack:
+                output = stack.enter_context((ROOT / part.saved).open("wb")) if part.saved else None
                 # A session of its own: Ctrl-C reaches only us, and we pass it on, whoever sent it.
                 child = subprocess.Popen(
                     part.words,

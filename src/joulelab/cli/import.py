@@ -372,7 +372,7 @@ def _print_several(made: Sequence[Path], remarks: Sequence[str], tool: str, *, a
     from joulelab.report.terminal import TextLine
 
     print_blocks([TextLine(text) for text in remarks])
-    rows, is_estimate = [], False
+    rows, is_estimate = list[tuple[str, ...]](), False
     with show_progress("analysing the runs"):
         for run in made:
             result, head = load_result(run), describe_head(load_head(run))

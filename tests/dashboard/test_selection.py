@@ -9,7 +9,7 @@ import pytest
 
 from joulelab.core.quantity import Quantity
 from joulelab.dashboard.lists import _write_row
-from joulelab.dashboard.run_entries import Entry, WorkFigure
+from joulelab.dashboard.run_entries import Entry
 from joulelab.dashboard.selection import sum_entries
 from joulelab.site.footprint import Site
 
@@ -59,8 +59,14 @@ def test_sums_count_what_they_leave_out() -> None:
 
 
 def test_rows_mark_wide_intervals_and_warnings_in_words() -> None:
-    work = WorkFigure("tokens", 1000.0, Quantity(3600.0, {"gain": 500.0}))
-    wide = entry(1, gain=0.15, work=work, warnings=("host load", "gaps"), twin="h100", command=("python", "train.py"))
+    wide = entry(
+        1,
+        gain=0.15,
+        work=("tokens", 1000.0),
+        warnings=("host load", "gaps"),
+        twin="h100",
+        command=("python", "train.py"),
+    )
     row = _write_row(wide, None, True, True)
     wanted = [
         "wide: ± 30 %",

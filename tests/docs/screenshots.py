@@ -1,7 +1,12 @@
-"""Make the pictures of the documents anew: `make screenshots`. They show twins, and say so; a minute or two."""
+"""Make the pictures of the documents: `make screenshots`. They show twins, and say so; a minute or two.
+
+`python -m tests.docs.screenshots --look DIR` takes every page in light, in dark and 400 pixels wide into DIR instead;
+`--studies DIR` keeps the studies there, and uses those of an earlier call.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -25,6 +30,9 @@ ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 JOULELAB = [sys.executable, "-m", "joulelab"]
 WIDE, HIGH = 1280, 860
+LOOKS = (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("400", 400, "light"))  # name, width, colours
+MOST_HIGH = 2400  # pixels of a page that are taken
+DOCS_SITE = ROOT / ".docs-site"
 COLUMNS = 88
 WATCHED_S = 24  # what the terminal view has seen when it is shown
 TERMINAL = (
@@ -42,9 +50,9 @@ def joulelab(*words: str | Path) -> str:
 
 def studies(folder: Path) -> None:
     """Run the papers' studies on their twins, into a store of studies."""
-    for name, twins in (("gdansk", ["gdansk-rtx6000"]), ("bnl", ["bnl-h100"])):
-        chosen = [word for twin in twins for word in ("--twin", twin)]
-        joulelab("study", "run", ROOT / "studies" / f"{name}.toml", *chosen, "--studies", folder)
+    for name, twin in (("gdansk", "gdansk-rtx6000"), ("bnl", "bnl-h100")):
+        if not (folder / f"{name}-{twin}").exists():
+            joulelab("study", "run", ROOT / "studies" / f"{name}.toml", "--twin", twin, "--studies", folder)
 
 
 def runs_of(study: Path, *caps: str) -> list[Path]:
@@ -68,7 +76,7 @@ def as_one_of_its_own(run: Path) -> None:
 @contextmanager
 def dashboard(runs: Path, store: Path) -> Iterator[str]:
     """Serve both stores; give the address."""
-    command = [*JOULELAB, "serve", str(runs), "--studies", str(store), "--port", "0"]
+    command = [*JOULELAB, "dashboard", str(runs), "--studies", str(store), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
             assert server.stdout is not None
@@ -89,6 +97,25 @@ def picture(browser: Browser, address: str, name: str, *, scheme: str = "light",
         page.wait_for_timeout(300)
     page.screenshot(path=IMAGES / f"{name}.png")
     page.close()
+
+
+def take_looks(browser: Browser, pages: dict[str, str], folder: Path) -> None:
+    """Take pages in every look; print what reaches out of a page, and which tables are scrolled."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, address in pages.items():
+        for look, width, scheme in LOOKS:
+            page = browser.new_page(viewport={"width": width, "height": HIGH}, color_scheme=scheme)  # type: ignore[arg-type]
+            page.goto(address)
+            page.wait_for_timeout(1500)
+            size = "() => [document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight]"
+            beyond, high = page.evaluate(size)
+            clip = {"x": 0, "y": 0, "width": width, "height": min(high, MOST_HIGH)}
+            page.screenshot(path=folder / f"{name}-{look}.png", full_page=True, clip=clip)  # type: ignore[arg-type]
+            scrolled = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.ariaLabel)"
+            print(
+                f"{name}-{look}: {max(beyond, 0)} px beyond;", *page.locator(".scroll").evaluate_all(scrolled), sep=" "
+            )
+            page.close()
 
 
 def terminal(browser: Browser, folder: Path) -> None:
@@ -121,6 +148,10 @@ def terminal(browser: Browser, folder: Path) -> None:
 
 def main() -> None:
     """Make all of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--studies", type=Path)
+    parser.add_argument("--look", type=Path)
+    given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
     found = next(filter(None, map(shutil.which, CHROMIUM)), None)
@@ -129,7 +160,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name, sync_playwright() as started:
         folder = Path(name)
-        store, runs = folder / "studies", folder / "runs"
+        store, runs = given.studies or folder / "studies", folder / "runs"
         studies(store)
         runs.mkdir()
         trainings = [run for study in sorted(store.iterdir()) for run in runs_of(study)[:12]]
@@ -142,11 +173,18 @@ def main() -> None:
         joulelab("report", small, large, "-o", comparison)
         joulelab("report", store / "gdansk-gdansk-rtx6000", "-o", study)
         browser = started.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        with dashboard(runs, store) as address:
+            if given.look:
+                first = min(runs.iterdir()).name
+                pages = {"run": report.as_uri(), "comparison": comparison.as_uri(), "study": study.as_uri()}
+                pages |= {"list": address, "list-run": f"{address}runs/{first}", "studies": f"{address}studies"}
+                pages |= {"docs": (DOCS_SITE / "index.html").as_uri()} if DOCS_SITE.exists() else {}
+                take_looks(browser, pages, given.look)
+                return
+            picture(browser, address, "dashboard")
         picture(browser, report.as_uri(), "report-run", scroll="#power")
         picture(browser, comparison.as_uri(), "report-comparison", scheme="dark")
         picture(browser, study.as_uri(), "report-study", scroll="#metrics")
-        with dashboard(runs, store) as address:
-            picture(browser, address, "dashboard")
         terminal(browser, folder)
         browser.close()
     print(*sorted(path.relative_to(ROOT) for path in IMAGES.glob("*.png")), sep="\n")

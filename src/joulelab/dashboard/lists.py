@@ -193,11 +193,12 @@ def _write_energy(entry: Entry) -> Sequence[object]:
 
 
 def _write_work(entry: Entry) -> Sequence[object]:
-    work = entry.work
-    if work is None or entry.status == "broken" or not work.energy.is_resolved:
+    energy = entry.energy_per_work
+    if entry.work is None or energy is None or entry.status == "broken" or not energy.is_resolved:
         return ("",)
-    text = fmt.format_quantity(work.energy, f"J/{work.kind.removesuffix('s')}", estimate=entry.estimate, why="")
-    return text.partition(" (")[0], tag("span", fmt.format_work(work.amount, work.kind), class_="below")
+    kind, amount = entry.work
+    text = fmt.format_quantity(energy, f"J/{kind.removesuffix('s')}", estimate=entry.estimate, why="")
+    return text.partition(" (")[0], tag("span", fmt.format_work(amount, kind), class_="below")
 
 
 def _write_footprint(entry: Entry) -> Sequence[object]:

@@ -8,6 +8,7 @@ import functools
 import math
 import os
 import shlex
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,26 +39,13 @@ NOT_YET = "reading"
 METER_ERRORS = ("gain", "offset")  # kinds of error that runs on one meter share
 
 
-@dataclass(frozen=True, slots=True)
-class WorkFigure:
-    """Hold the amount of the work that a run is judged by, and its energy (J) per unit."""
-
-    kind: str
-    amount: float
-    energy: Quantity
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        joules = {"value": self.energy.value, "expanded": self.energy.expanded}
-        return {"kind": self.kind, "amount": self.amount, "energy_j": joules}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """Hold one run of a list; `is_complete` if everything is known, times in s.
 
     The sources of `energy` (J) are kinds of error: `gain`, `edge`. `power_w` is the power now of a
-    live run. `site` is the one that the run recorded, or the one that is set now. `warnings` are names of checks.
+    live run. `site` is the one that the run recorded, or the one that is set now. `warnings` are names of checks,
+    `work` is the kind and the amount of the work that the energy is divided by.
 
     `status` is one word: live, ok, failed, killed, broken, or reading. `study`, `cell` and `slot` are empty for runs
     that are not of a study.
@@ -77,7 +65,7 @@ class Entry:
     start_utc: str = ""
     duration_s: float | None = None
     energy: Quantity | None = None
-    work: WorkFigure | None = None
+    work: tuple[str, float] | None = None
     power_w: float | None = None
     site: Site | None = None
     warnings: tuple[str, ...] = ()
@@ -94,10 +82,18 @@ class Entry:
         """Return plain data for the API, without the folder of the run."""
         left_out = ("path", "is_complete", "text")
         plain = {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
-        energy = None if self.energy is None else {"value": self.energy.value, "expanded": self.energy.expanded}
+        energy = None if self.energy is None else _describe(self.energy)
         lists = {key: list(plain[key]) for key in ("command", "hosts", "warnings")}
-        parts = {"site": self.site, "footprint": self.footprint, "work": self.work}
-        return plain | lists | {"energy": energy} | {key: part and part.to_json() for key, part in parts.items()}
+        work, per_work = None, self.energy_per_work
+        if self.work is not None and per_work is not None:
+            work = {"kind": self.work[0], "amount": self.work[1], "energy_j": _describe(per_work)}
+        site, footprint = (part and part.to_json() for part in (self.site, self.footprint))
+        return plain | lists | {"energy": energy, "work": work, "site": site, "footprint": footprint}
+
+    @property
+    def energy_per_work(self) -> Quantity | None:
+        """Return the energy (J) per unit of work, None if one of them is unknown."""
+        return None if self.work is None or self.energy is None else self.energy / self.work[1]
 
     @property
     def footprint(self) -> Footprint | None:
@@ -258,7 +254,7 @@ def _make_entry(place: Place, head: ResultHead) -> Entry:
         start_utc=_read_time(head.start_utc) or make_stub(place).start_utc,
         duration_s=_read_number(head.duration_s),
         energy=energy,
-        work=_choose_work(energy, head.work),
+        work=_choose_work(head.work),
         warnings=tuple(head.warnings),
         site=None if head.site is None else _share_site(head.site),
         estimate=head.estimate,
@@ -271,10 +267,10 @@ def _make_entry(place: Place, head: ResultHead) -> Entry:
     )
 
 
-def _choose_work(energy: Quantity | None, work: Mapping[str, float]) -> WorkFigure | None:
-    """Choose the kind of work that the energy is divided by in a list."""
+def _choose_work(work: Mapping[str, float]) -> tuple[str, float] | None:
+    """Choose the kind of work that the energy is divided by in a list, and its amount."""
     kinds = [kind for kind in choose_work_kinds(work) if (_read_number(work[kind]) or 0.0) > 0]
-    return WorkFigure(kinds[0], work[kinds[0]], energy / work[kinds[0]]) if kinds and energy is not None else None
+    return (sys.intern(kinds[0]), work[kinds[0]]) if kinds else None
 
 
 @functools.lru_cache(maxsize=1000)
@@ -307,6 +303,10 @@ def _make_begun(place: Place, site: Site | None) -> Entry:
         site=restore_site((meta.get("options") or {}).get("site")) or site,
         text=_make_text(place, known, {}),
     )
+
+
+def _describe(quantity: Quantity) -> dict[str, float | None]:
+    return {"value": quantity.value, "expanded": quantity.expanded}
 
 
 def _read_number(value: Any) -> float | None:

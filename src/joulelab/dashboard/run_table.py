@@ -161,7 +161,7 @@ def _list_columns(order: str) -> str:
 
 
 def _make_row(key: int, entry: Entry) -> tuple[object, ...]:
-    work = entry.work
+    kind, per_work = (None, None) if entry.work is None else (clean_text(entry.work[0]), entry.energy_per_work)
     return (
         key,
         entry.id,
@@ -170,8 +170,8 @@ def _make_row(key: int, entry: Entry) -> tuple[object, ...]:
         bool(entry.twin),
         entry.start_utc,
         None if entry.energy is None else entry.energy.value,
-        None if work is None else clean_text(work.kind),
-        None if work is None else work.energy.value,
+        kind,
+        None if per_work is None else per_work.value,
         entry.duration_s,
         clean_text((entry.name or entry.workload).lower()),
         entry.status,

@@ -127,7 +127,8 @@ class Index:
         begin = self._clock()
         whole = begin >= self._whole_due
         changed = self._find_places(whole=whole)
-        keys = self._places if whole else tuple(self._table.unsettled)
+        with self._lock:
+            keys = list(self._places if whole else self._table.unsettled)
         todo = [self._places[key] for key in keys if key in self._places and self._has_changed(key)]
         if whole:
             now = self._clock()

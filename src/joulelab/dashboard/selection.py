@@ -78,10 +78,9 @@ class SelectionSum:
 
     def _word_missing(self, name: str) -> str:
         count = self.without[name]
-        return (
-            f", without {count} {'run' if count == 1 else 'runs'} that {'has' if count == 1 else 'have'} none"
-            * bool(count)
-        )
+        if not count:
+            return ""
+        return ", without 1 run that has none" if count == 1 else f", without {count} runs that have none"
 
 
 def sum_entries(entries: Sequence[Entry]) -> SelectionSum:

@@ -24,7 +24,7 @@ TOOLS = ("codecarbon", "zeus", "perun")
 SOURCES = ("slurm", "prometheus", "csv", "wandb", "mlperf", *TOOLS)
 MOST_RESULTS = 1000  # runs that one file makes
 MLPERF_LOGS = ("mlperf_log_detail.txt*", "spl.txt*", "result_*.txt*", "node_*.txt*")  # also by gzip
-MOST_NAME = 20  # letters of a name in a list
+MOST_NAME = 16  # letters of a name in a list
 NO_RUNS = ("ranging", "accuracy")  # folders beside that of the measured run
 _KEYS = {"from": "since", "to": "until", "phase": "phases", "entry": "entries", "label": "labels"}
 _KEYS |= {"map": "maps", "time": "stamps", "node": "nodes"}
@@ -376,7 +376,6 @@ def _print_several(made: Sequence[Path], remarks: Sequence[str], tool: str, *, a
     with show_progress("analysing the runs"):
         for run in made:
             result, head = load_result(run), describe_head(load_head(run))
-            mean_w = head["energy"]["value"] / head["duration_s"] if head["energy"] else None
             doubts = [c.name for c in result.checks if c.status != "note" and c.name != "estimate"]
             is_estimate |= head["estimate"]
             rows.append(
@@ -385,13 +384,12 @@ def _print_several(made: Sequence[Path], remarks: Sequence[str], tool: str, *, a
                     fmt.shorten_end(str(head["name"] or ""), MOST_NAME),
                     fmt.format_duration(head["duration_s"]),
                     format_run_energy(head),
-                    "-" if mean_w is None else fmt.format_rough(mean_w, "W"),
                     ", ".join(dict.fromkeys(doubts)),
                 )
             )
     marks = " ~ is an estimate." if is_estimate else ""
     click.echo(f"Imported {len(made)} results of {tool}; each is a run.{marks}\n")
-    print_blocks([make_table(("run", "name", "time", "energy", "mean", "warnings"), rows, left=(0, 1, 5))])
+    print_blocks([make_table(("run", "name", "time", "energy", "warnings"), rows, left=(0, 1, 4))])
     warned = next((run for run, row in zip(made, rows, strict=True) if row[-1]), None)
     click.echo(f"\nnext   joulelab show {name_run(made[-1] if warned is None else warned)}")
     click.echo(f"       joulelab compare {name_run(made[0])} {name_run(made[-1])}")

@@ -30,6 +30,7 @@ from joulelab.report.paper_tables import lay_out_paper, write_paper_document
 from joulelab.report.run_summary import lay_out_summary
 from joulelab.report.run_tables import lay_out_run
 from joulelab.report.study_tables import lay_out_study, write_study_document
+from joulelab.report.tables import Column, make_table, write_html, write_markdown, write_terminal
 from joulelab.report.terminal import write_blocks
 from joulelab.site.footprint import Site
 from joulelab.store.run_reader import open_run
@@ -166,3 +167,15 @@ def test_cost_and_co2e_are_the_same_in_a_run_and_a_comparison(tmp_path: Path) ->
 def test_python_prints_quantities_by_the_same_rule() -> None:
     assert str(Quantity(4830.0, {"a": 180.0})) == "4,800 ± 400"
     assert str(Quantity(0.19, {"a": 17.5})) == "not resolved (± 40)"
+
+
+def test_a_column_whose_uncertainties_are_all_unknown_says_so_once_in_its_heading() -> None:
+    rows = [
+        (name, Quantity(value, known=False), Quantity(value, known=name == "b"))
+        for name, value in (("a", 1.0), ("b", 2.0))
+    ]
+    table = make_table(("", Column("energy of the node", "kJ"), Column("mean", "W")), rows)
+    for written in (write_terminal(table), write_terminal(table, 16), write_markdown(table), str(write_html(table))):
+        head, _, body = written.partition("1.000")
+        assert head.count("± ?") == 1, written
+        assert body.count("± ?") == 1, written  # the accuracy of one mean of two is known

@@ -29,7 +29,6 @@ ACCURACY_UNKNOWN = "accuracy unknown"
 TOO_SHORT, TOO_SHORT_CELL, NOT_RESOLVED = "too short to measure", "too short", "not resolved"
 WORDS = (NOTHING, TOO_SHORT, TOO_SHORT_CELL, NOT_RESOLVED)  # texts without a number: no unit, no mark
 LONGER_HELPS = ("edge", "quantum", "sampling", "missed", "lag", "clock", "guide")  # kinds of terms that time reduces
-J_PER_WH = 3600.0
 WIDE = 0.2  # an interval of more than 20 % is shown in percent too, so that readers notice it
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E", 21: "Z"}
 PREFIXED = ("FLOP",)  # kinds of work that are units: their amounts have SI prefixes
@@ -154,11 +153,6 @@ def format_rough(value: float, unit: str, digits: int = 3) -> str:
     """Return an expected figure with three digits and without an interval: `1.23 MJ`."""
     factor, name = find_prefix(abs(value))
     return f"{format_number(value / factor, digits)} {name}{unit}"
-
-
-def format_watt_hours(joules: float) -> str:
-    """Return an energy as on an electricity bill, with three digits: `7.83 Wh`, `123 kWh`."""
-    return format_rough(joules / J_PER_WH, "Wh")
 
 
 def format_relative(q: Quantity) -> str:

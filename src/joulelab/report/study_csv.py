@@ -104,13 +104,8 @@ def _describe_site(cell: CellMetrics) -> dict[str, Any]:
     site = None if cell.footprint is None else cell.footprint.site
     if site is None:
         return {}
-    row: dict[str, Any] = {"currency": site.currency, "pue": site.pue, "intensity_g_per_kwh": site.g_per_kwh}
-    return row | {
-        "intensity_year": site.year,
-        "intensity_zone": site.zone,
-        "intensity_covers": site.covers,
-        "intensity_source": site.source,
-    }
+    about = {f"intensity_{name}": getattr(site, name) for name in ("g_per_kwh", "year", "zone", "covers", "source")}
+    return {"currency": site.currency, "pue": site.pue, **about}
 
 
 def list_knob_columns(cell: CellMetrics) -> dict[str, Any]:

@@ -29,7 +29,7 @@ ROOMY = 100  # cells of a terminal in which texts are wrapped before optional co
 LEAST_TEXT = 16  # cells to which texts are wrapped where a table is too wide
 HARD_BLANK = "\N{NO-BREAK SPACE}"  # a blank at which no line is wrapped
 WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # how texts are wrapped
-UNKNOWN_WIDTH = " ± ?"
+UNKNOWN_WIDTH, UNKNOWN_MARK = " ± ?", f"±{HARD_BLANK}?"  # after a figure, and in the heading of a column
 EXPANDED = "_expanded"  # in CSV, the column after a quantity: its expanded uncertainty (k = 2), empty where unknown
 STYLES = {"total": "bold", "best": "bold", "dim": "dim"}  # of rows, in the terminal
 ANSI = {"bold": "\x1b[1m", "dim": "\x1b[2m", "yellow": "\x1b[33m", "bold red": "\x1b[1;31m"}
@@ -99,7 +99,8 @@ class Column:
     @property
     def heading(self) -> str:
         """Return name and unit: `energy, kJ`; `energy, kJ ± ?` if no uncertainty of the column is known."""
-        return ", ".join(part for part in (self.name, self.unit) if part) + (UNKNOWN_WIDTH if self.is_unknown else "")
+        parts = ", ".join(part for part in (self.name, self.unit) if part)
+        return f"{parts} {UNKNOWN_MARK}" if self.is_unknown and not parts.endswith(UNKNOWN_MARK) else parts
 
 
 FilledColumn = tuple[Column, tuple[TableCell, ...]]
@@ -225,10 +226,9 @@ def _fill_cells(table: Table) -> tuple[Table, list[list[str]]]:
         widths = [row[k] for row in texts if "±" in row[k]]
         if len(widths) > 1 and all(UNKNOWN_WIDTH in text for text in widths):
             columns = (*table.columns[:k], replace(column, is_unknown=True), *table.columns[k + 1 :])
-            table, texts = (
-                replace(table, columns=columns),
-                [[*row[:k], row[k].replace(UNKNOWN_WIDTH, ""), *row[k + 1 :]] for row in texts],
-            )
+            table = replace(table, columns=columns)
+            for row in texts:
+                row[k] = row[k].replace(UNKNOWN_WIDTH, "")
     shown = [k for k, c in enumerate(table.columns) if c.heading or any(row[k] for row in texts)]
     if len(shown) == len(table.columns):
         return table, texts

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from joulelab.core.quantity import format_decimals
 from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.charts.chart_model import (
@@ -130,8 +131,7 @@ def choose_step(width: float, most_ticks: int) -> float:
 
 def _format_tick(value: float, step: float) -> str:
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    text = f"{value:.{min(decimals, 12)}f}"
-    return text.lstrip("-") if float(text) == 0 else text
+    return format_decimals(value, min(decimals, 12))
 
 
 class ChartFrame:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.analysis.virtual import ns, power_spec, readings, stamps
+from tests.rows import every_row
 
 from joulelab.analysis.power import MISSED_STEPS, SUM_BLOCK, WINDOW_EDGE, PowerCurve
 from joulelab.analysis.readings import Readings
@@ -473,7 +474,7 @@ def test_a_reading_that_sits_on_one_code_is_wrong_the_same_way_all_the_time():
 # What is never seen.
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("update_s", "window_s", "seen", "step_s", "hidden"),
     [
         (0.1, 0.1, 1.0, 0.1, 0.0),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.virtual import ns, readings, stamps
+from tests.rows import every_row
 
 from joulelab.analysis import unseen
 from joulelab.analysis.unseen import find_beat, find_locked_period, find_unseen_share, is_in_step, select_steps
@@ -38,7 +39,7 @@ def test_the_more_a_sensor_sees_the_less_a_beat_counts():
     assert most == pytest.approx(0.2 * whole)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "watts",
     [
         np.where(T % 2.7 < 1.35, 500.0, 100.0),  # switches within a reading

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.control.fake import fails
+from tests.rows import every_row
 
 from joulelab.control.protocol import (
     MAX_LINE_BYTES,
@@ -54,7 +55,7 @@ def test_a_line_of_the_longest_length_is_taken():
     assert lines.pop_line() == b"x" * MAX_LINE_BYTES
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         b"",

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.scope import find_family, find_parent, find_roots, list_ancestors, rank_scope
 
@@ -19,7 +20,7 @@ def test_family_is_the_word_before_the_number(scope, name):
     assert find_family(scope) == name
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("scope", "declared", "container"),
     [
         ("gpu:0", None, "node.dc"),
@@ -61,7 +62,7 @@ RAPL = {
 }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("measured", "counted"),
     [
         (["cpu:0", "core:0"], ["cpu:0"]),

@@ -10,6 +10,7 @@ from tests.analysis.studies import by_cap, cell, trial
 from tests.codes import list_error_codes, list_given_codes
 from tests.report.synthetic import UNKNOWN, make_run
 from tests.report.test_agreement import result
+from tests.rows import every_row
 
 from joulelab.analysis.cell_metrics import Cell, summarise_cells
 from joulelab.analysis.result import CapResult, Check, GroupResult, RatedDevice, RatedResult
@@ -223,7 +224,7 @@ def test_devices_with_equal_caps_share_a_line() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("end", "words"),
     [
         ({"outcome": "exit", "exit_code": 3}, "exit 3"),
@@ -243,7 +244,7 @@ def gap(place: str) -> Check:
     return Check("gaps", "failed", place, {"lost_share": 0.52})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("checks", "message"),
     [
         (

@@ -21,7 +21,8 @@ def every_row(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Call a test for each row, as `pytest.mark.parametrize` does, in one case whose failure names all rows that fail.
 
-    For tests whose rows leave nothing behind: fixtures, the home and the working folder are those of all rows.
+    For tests whose rows leave nothing behind: each row has its own `tmp_path`; the other fixtures, the home and the
+    working folder are those of all rows.
     """
     fields = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = [dict(zip(fields, row if len(fields) > 1 else (row,), strict=True)) for row in rows]
@@ -30,7 +31,7 @@ def every_row(
     def decorate(function: Test) -> Test:
         @functools.wraps(function)
         def test(**fixtures: Any) -> None:
-            failures = [text for row in table if (text := _try_row(function, row, fixtures))]
+            failures = [text for number, row in enumerate(table) if (text := _try_row(function, number, row, fixtures))]
             assert not failures, f"{len(failures)} of {len(table)} rows fail\n" + "\n".join(failures)
 
         kept = [p for p in inspect.signature(function).parameters.values() if p.name not in fields]
@@ -40,7 +41,10 @@ def every_row(
     return decorate
 
 
-def _try_row(function: Test, row: dict[str, Any], fixtures: dict[str, Any]) -> str:
+def _try_row(function: Test, number: int, row: dict[str, Any], fixtures: dict[str, Any]) -> str:
+    if "tmp_path" in fixtures:
+        fixtures = fixtures | {"tmp_path": fixtures["tmp_path"] / str(number)}
+        fixtures["tmp_path"].mkdir()
     try:
         function(**row, **fixtures)
     except (Exception, pytest.fail.Exception) as error:

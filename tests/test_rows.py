@@ -27,7 +27,8 @@ def test_all_rows_are_tried_and_those_that_fail_are_named(tmp_path: Path) -> Non
     assert list(inspect.signature(check).parameters) == ["tmp_path"]
     with pytest.raises(AssertionError, match="3 of 4 rows fail") as caught:
         check(tmp_path=tmp_path)
-    assert tried == [(number, tmp_path) for number in (1, 2, 3, 4)]
+    assert tried == [(number + 1, tmp_path / str(number)) for number in range(4)]
+    assert all(path.is_dir() for _, path in tried)
     text = str(caught.value)
     assert "{'number': 2, 'word': 'two'}: AssertionError: it is two" in text
     assert "{'number': 3, 'word': 'three'}: Failed: it is three (test_rows.py:" in text

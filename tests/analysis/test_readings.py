@@ -179,7 +179,7 @@ def test_no_reading_no_statistics():
     assert describe_power(readings([0.0], [1.0]), ns(5), ns(6), window_s=None, step_s=1.0) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seconds", "share"),
     [
         (np.arange(0, 10, 0.1), 1.0),

@@ -46,7 +46,7 @@ def test_a_quantile_is_passed_with_its_probability(freedom: float, level: float)
     assert t_tail(t_quantile(level, freedom), freedom) == pytest.approx(level, rel=2e-3 if level < 0.01 else 1e-5)
 
 
-@pytest.mark.parametrize("t", [0.0, 0.3, 1.0, 2.5, 12.0])
+@every_row("t", [0.0, 0.3, 1.0, 2.5, 12.0])
 def test_tails_of_one_two_and_no_end_of_degrees_have_closed_forms(t: float) -> None:
     assert t_tail(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), rel=1e-9)
     assert t_tail(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), rel=1e-9)

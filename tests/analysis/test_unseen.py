@@ -83,7 +83,7 @@ def test_readings_that_repeat_exactly_keep_time_with_the_load():
     assert locked(noisy) == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "watts",
     [
         np.where(T % 0.3877 < 0.19, 500.0, 100.0),  # wanders through the step
@@ -136,7 +136,7 @@ def test_steps_out_of_phase_exclude_it(period):
     assert find_unseen_share(0.25, GRID, steps(period)) < 0.05
 
 
-@pytest.mark.parametrize("period", [0.1, 0.2, 0.05, 0.15, 1.0])
+@every_row("period", [0.1, 0.2, 0.05, 0.15, 1.0])
 def test_steps_in_phase_are_evidence(period):
     assert is_in_step(0.25, GRID, steps(period))
 

@@ -143,7 +143,7 @@ def test_messages_keep_the_fields_that_older_versions_know():
     assert make_refusal(4, Refused("no"), final=True) == answer
 
 
-@pytest.mark.parametrize("kind", ["errno", "annotations", "WorkloadError", "Nonsense", None])
+@every_row("kind", ["errno", "annotations", "WorkloadError", "Nonsense", None])
 def test_an_error_of_another_world_is_an_error_all_the_same(kind):
     error = rebuild_error({"kind": kind, "what": "it broke", "why": 3})
     assert type(error) is JoulelabError

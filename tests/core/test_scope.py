@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.rows import every_row
@@ -12,7 +11,7 @@ from tests.rows import every_row
 from joulelab.core.scope import find_family, find_parent, find_roots, list_ancestors, rank_scope
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("scope", "name"),
     [("gpu:3", "gpu"), ("gpu:0/mig:1", "gpu"), ("node.ac", "node.ac"), ("cpu:1/die:0", "cpu"), ("cpu", "cpu")],
 )

@@ -68,7 +68,7 @@ def test_what_is_too_short_is_refused(short: float | str) -> None:
         read_seconds(short, 0.001)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("host", "is_local"),
     [("localhost", True), ("127.0.0.2", True), ("[::1]", True), ("0.0.0.0", False), ("node07", False)],
 )

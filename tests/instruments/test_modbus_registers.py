@@ -390,7 +390,7 @@ def test_a_setting_under_which_the_power_is_zero_is_no_advice():
     assert "e+10 Wh" in caught.value.why, "no node used 33 GWh"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("entry", "at", "swapped", "advice"),
     [
         ({"shift": 1}, 0, False, "shift = 0"),

@@ -21,7 +21,7 @@ from joulelab.instruments.prometheus.queries import add_matchers, fill_labels, l
 from joulelab.instruments.prometheus.settings import read_settings
 
 
-@pytest.mark.parametrize("query", ["up", " up{job=\"a,b}\", x=~'y{1}'} ", "job:power:sum", "up {}", '{__name__="up"}'])
+@every_row("query", ["up", " up{job=\"a,b}\", x=~'y{1}'} ", "job:power:sum", "up {}", '{__name__="up"}'])
 def test_plain_selectors_are_queries(query):
     assert parse_query({"query": query}, "x").query == query
 

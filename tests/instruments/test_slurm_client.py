@@ -175,7 +175,7 @@ def mutated(draw: random.Random, text: str) -> str:
     return "".join(letters)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "names"),
     [
         ("", []),

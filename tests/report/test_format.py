@@ -81,7 +81,7 @@ def test_a_figure_is_called_too_short_only_if_more_time_would_help(kind: str, se
     assert fmt.format_scaled(energy, 1.0, "J", is_derived=True) == fmt.NOT_RESOLVED
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "expanded", "text"),
     [
         (12341.2, 123.4, "12.34 ± 0.12 kJ"),

@@ -114,7 +114,7 @@ def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = F
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("found", "verdict"),
     [
         (pair(0.8, 0.01), "B uses 20.0 % less ± 2.0"),
@@ -175,7 +175,7 @@ def rated(
 HOW = "is not recorded; set rated_w = WATTS below [node] of joulelab.toml"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("found", "words"),
     [
         (
@@ -199,7 +199,7 @@ def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, word
     assert format_rated_power(rated(10200.0)) == "10 200 W"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("found", "words"),
     [
         (rated(5.0, seconds=2.0, measured=Quantity(4.0, known=False)), "5 W x 2.00 s = 10.0 J: 2.500 ± ? times"),

@@ -122,7 +122,7 @@ def test_a_copy_that_somebody_edited_is_a_table_of_its_own(tmp_path: Path) -> No
     assert load_intensity_table(path).rows == load_intensity_table().rows
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("old", "new", "line", "code"),
     [
         ("g_per_kwh = 100", "g_per_kwh = -1", 4, "config.wrong-value"),

@@ -73,7 +73,7 @@ def test_other_defects_are_named(text: bytes) -> None:
 GOOD = '{"t": 1, "event": "a"}'
 
 
-@pytest.mark.parametrize(
+@every_row(
     "bad",
     [
         "{",

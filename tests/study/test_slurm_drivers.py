@@ -143,7 +143,7 @@ def test_reasons_of_jobs_that_wait(reason):
     assert not is_stuck(JobState("8", "8", "PENDING", reason=reason))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("err", "state", "words"),
     [
         (None, "FAILED|1:0", "job 8 ended as FAILED, exit code 1:0 on n1; there is no {folder}/err.0: see whether"),

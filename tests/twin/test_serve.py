@@ -116,7 +116,7 @@ def test_a_node_file(tmp_path: Path) -> None:
     assert set(found.profiles) == {"gpu", "cpu:0"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "says"),
     [
         ("nam = 'x'", "did you mean 'name'"),

@@ -94,7 +94,7 @@ def test_the_language_is_python_unless_told() -> None:
     assert notebook.get_kernel_name({}) == ""
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("content", "why"),
     [
         ("print(1)", "not JSON"),

@@ -38,7 +38,7 @@ MPI = {
 GIVEN = {"device": "cpu", "ranks": "0", "nodes": "0", "rendezvous": "", "threads": "1"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("hosts", "first"),
     [
         ("n1", "n1"),

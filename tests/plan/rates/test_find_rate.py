@@ -42,7 +42,7 @@ def test_figures_and_rows_of_the_table(spec: str, want: Any, value: float, kind:
     assert (rate.label.kind, rate.label.unit, is_varying(rate)) == (kind, unit, False)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("spec", "want", "words"),
     [
         ("0.3", "price", "has no currency"),

@@ -357,7 +357,7 @@ def test_what_cannot_be_searched_is_refused(caps, budget, match):
         Search(caps, Goal.parse("energy"), budget)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "told", [(150.0, 1.0, 1.0), (100.0, 0.0, 1.0), (100.0, 1.0, math.nan), (100.0, 1.0, -1.0), (100.0, 1.0, 1.0, -1.0)]
 )
 def test_what_is_no_trial_is_refused(told):

@@ -21,7 +21,7 @@ quick: install-dev
 	@$(PYTEST) -q -n 2 -m "$(QUICK)" --timeout=120
 
 # What CI runs: the linters and the tests of frameworks beside the quick tier, then the rest, most of which waits for
-# servers: five fit on two cores. One process imports torch and keras, once; each part keeps a coverage file of its own.
+# servers: five fit on two cores. Only two processes import torch; each part keeps a coverage file of its own.
 COVERED := $(VENV)/coverage.json
 SYSTEM := system and not campaign
 FRAMEWORKS := tests/workloads tests/integrations
@@ -37,7 +37,7 @@ quick-covered: install-dev
 	@COVERAGE_FILE=$(CURDIR)/.coverage-quick $(PYTEST) -q -n 2 -m "$(QUICK)" --timeout=120 --cov --cov-report=
 
 frameworks-covered: install-dev
-	@COVERAGE_FILE=$(CURDIR)/.coverage-frameworks $(PYTEST) -q -n 1 -m "$(SYSTEM)" $(FRAMEWORKS) --durations=5 --cov --cov-report=
+	@COVERAGE_FILE=$(CURDIR)/.coverage-frameworks $(PYTEST) -q -n 2 -m "$(SYSTEM)" $(FRAMEWORKS) --durations=5 --cov --cov-report=
 
 # Kills, fuzzing, coverage of intervals, what needs real time to pass; and all of hypothesis' tests with new examples.
 test-all: test

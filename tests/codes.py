@@ -31,7 +31,7 @@ def list_error_codes(package: str) -> set[str]:
     """Return the codes that errors are given in a package; each begins with the code of its class."""
     classes = list_error_classes()
     found: set[str] = set()
-    for call, name in _find_calls(package):
+    for call, name in _find_calls(package, "code="):
         for given in (k.value for k in call.keywords if k.arg == "code" and name in classes):
             codes = _find_strings(given) - {""}
             assert all(code.startswith(f"{classes[name]}.") for code in codes), (name, codes)
@@ -41,7 +41,7 @@ def list_error_codes(package: str) -> set[str]:
 
 def list_given_codes(package: str, called: str, place: int = 0) -> set[str]:
     """Return the strings that are given to a function or class of a name, at a place or as `code`."""
-    calls = [call for call, name in _find_calls(package) if name == called]
+    calls = [call for call, name in _find_calls(package, f"{called}(") if name == called]
     given = [call.args[place] for call in calls if len(call.args) > place]
     given += [k.value for call in calls for k in call.keywords if k.arg == "code"]
     return {text for node in given for text in _find_strings(node) if re.fullmatch(r"[a-z-]+(\.[a-z-]+)?", text)}
@@ -55,12 +55,18 @@ def list_strings(package: str) -> set[str]:
 @functools.cache
 def read_trees(package: str) -> list[ast.Module]:
     """Return the syntax trees of the modules of a package."""
-    return [ast.parse(path.read_text()) for path in sorted((SOURCE / package).rglob("*.py"))]
+    return [_read_tree(path) for path in sorted((SOURCE / package).rglob("*.py"))]
 
 
 @functools.cache
-def _find_calls(package: str) -> list[tuple[ast.Call, str]]:
-    nodes = (node for tree in read_trees(package) for node in ast.walk(tree))
+def _read_tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _find_calls(package: str, text: str) -> list[tuple[ast.Call, str]]:
+    """Return the calls in those modules of a package that have a text: to walk through all of them takes a second."""
+    paths = [path for path in sorted((SOURCE / package).rglob("*.py")) if text in path.read_text()]
+    nodes = (node for path in paths for node in ast.walk(_read_tree(path)))
     return [(n, n.func.id) for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
 
 

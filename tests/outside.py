@@ -86,7 +86,8 @@ def find_fonts() -> None:
 def make_home() -> Path:
     """Make a folder that stands for somebody's home."""
     home = _base / f"home{next(_numbers)}"
-    (home / "work").mkdir(parents=True)
+    home.mkdir()
+    (home / "work").mkdir()
     return home
 
 

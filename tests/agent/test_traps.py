@@ -10,6 +10,7 @@ import subprocess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import every_row
 from tests.waiting import until
 
 from joulelab.agent import traps as module
@@ -148,7 +149,7 @@ def test_names_and_datagrams_that_are_too_long_are_refused():
         parse(GOOD + b"\0" * MOST_BYTES)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("oid", "values", "trap", "severity", "ends"),
     [
         (f"{APC}274", {}, "near overload", "warning", False),

@@ -8,6 +8,7 @@ import pytest
 from tests.analysis.folders import NVML, Folder, counter, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
 from tests.analysis.virtual import ns
+from tests.rows import every_row
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.result import Lag, is_efficiency_resolved
@@ -83,7 +84,7 @@ def test_a_rest_that_is_smaller_than_its_interval_is_marked(folder, ac, is_resol
     assert next(g["is_resolved"] for g in result.to_json()["groups"] if g["name"] == rest.name) is is_resolved
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "u", "is_resolved"),
     [(0.94, 0.02, True), (0.94, 0.06, False), (1.01, 0.01, False), (-0.1, 0.01, False), (0.98, 0.03, True)],
 )
@@ -92,7 +93,7 @@ def test_an_efficiency_is_resolved_to_ten_points(value, u, is_resolved):
     assert is_efficiency_resolved(Quantity(value, {"gain:a": u}, known=False)) is (0 <= value <= 1)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("lag_s", "u_s", "why", "is_resolved"),
     [(2.0, 0.1, "", True), (0.1, 0.1, "no-lag", False), (1.0, 0.1, "no-lag", True), (2.0, 0.1, "load-repeats", False),
      (0.0, math.inf, "constant-power", False)],

@@ -10,9 +10,10 @@ import pytest
 from benchmarks.coverage import COUNT, SEED, print_regime, summarise
 from benchmarks.loads import list_kinds
 from benchmarks.regimes import REGIMES, measure_in_step, measure_regime, measure_slow_refresh
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize("regime", REGIMES)
+@every_row("regime", REGIMES)
 def test_the_truth_lies_in_the_interval(regime):
     """The first draws of each kind of load."""
     inside, _, _, ratio = summarise([o for o in measure_regime(regime, 10, SEED) if o.known])

@@ -7,6 +7,7 @@ import random
 
 import pytest
 from tests.analysis.studies import cell, trial
+from tests.rows import every_row
 
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.statistics import compute_correlation, compute_deviation, t_975
@@ -32,7 +33,7 @@ def _t_cumulative(t: float, freedom: int) -> float:
     return 2 * scale * total * t / steps / 3
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 3, 5, 9, 11, 12, 15, 29, 100])
+@every_row("freedom", [1, 2, 3, 5, 9, 11, 12, 15, 29, 100])
 def test_student_s_quantile_holds_95_percent(freedom: int) -> None:
     assert _t_cumulative(t_975(freedom), freedom) == pytest.approx(0.95, abs=2e-6)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.virtual import NS, TOOK, counter_spec, ns, power_spec, readings, stamps, stepped
+from tests.rows import every_row
 
 from joulelab.analysis.counter import CounterCurve, Knots, _refine_knots
 from joulelab.analysis.power import PowerCurve
@@ -211,7 +212,7 @@ def test_a_step_lies_where_its_neighbours_leave_room():
         assert abs(blurred.value - 300.0 * (1.05 - a)) <= 2 * blurred.u
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("t", "half", "refined"),
     [
         ([0.0, 0.31], [0.001, 0.04], [0.0, 0.30]),  # only one grid point lies in what was seen

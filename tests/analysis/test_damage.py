@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from tests.rows import every_row
 
 from joulelab.analysis.checks import check_damage, is_needed_for_totals
 from joulelab.report.messages import word_check
@@ -11,7 +11,7 @@ from joulelab.store.sample_tables import FileProblem
 RUN = Path("/runs/20260101-000000-0000")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "needed"),
     [
         ("node1/nvml.power.parquet", True),

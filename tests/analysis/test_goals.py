@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from tests.analysis.studies import by_cap
+from tests.rows import every_row
 
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.goals import Goal, QualityLimit, choose_best
@@ -14,7 +15,7 @@ from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "goal"),
     [
         ("energy", Goal("energy")),
@@ -46,7 +47,7 @@ def test_short_forms() -> None:
     assert Goal.parse("Energy @ F1 >= .9 @ Slowdown=5%").text == "energy@slowdown=5%@F1>=0.9"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("texts", "code"),
     [
         (("", "watts", "edp:2"), "config.goal-unknown"),
@@ -121,7 +122,7 @@ def test_the_bars_of_a_cell_and_of_the_best_add_up_to_the_uncertainty_of_their_d
     assert alone.bars == {}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("quality", "verdict"),
     [
         (Quantity(0.99, {"a": 0.001}), "surely"),

@@ -9,6 +9,7 @@ from tests.analysis.nodes import START as FROM
 from tests.analysis.nodes import node
 from tests.analysis.test_marked_phases import END, START, begin, end, switch, work
 from tests.analysis.virtual import ns
+from tests.rows import every_row
 
 from joulelab.analysis import analyse as module
 from joulelab.analysis.analyse import analyse_run
@@ -171,7 +172,7 @@ def test_steps_beyond_the_limit_are_known_together(tmp_path, monkeypatch):
     assert analyse_run(folder.open()).stretches[0].energy == {}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("n", "kept"), [(3, 3), (3.0, 3), (0.5, None), (True, None), ("tensor(4)", None), (2**63, None), (None, None)]
 )
 def test_numbers_of_phases_are_whole(n, kept):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.analysis.virtual import ns, power_spec, readings, stamps
+from tests.rows import every_row
 
 from joulelab.analysis.power import MISSED_STEPS, SUM_BLOCK, WINDOW_EDGE, PowerCurve
 from joulelab.analysis.readings import Readings
@@ -34,7 +35,7 @@ def test_one_reading_stands_for_itself_with_idle_as_the_other_end():
 # What a reading means.
 
 
-@pytest.mark.parametrize(("update_s", "window_s"), [(0.0, 0.0), (0.1, 0.1), (0.1, 1.0), (0.1, 0.025), (1.0, 1.0)])
+@every_row(("update_s", "window_s"), [(0.0, 0.0), (0.1, 0.1), (0.1, 1.0), (0.1, 0.025), (1.0, 1.0)])
 def test_the_age_of_the_readings_is_taken_off(update_s, window_s):
     """A ramp read late by half an update and half a window is integrated as if it were not."""
     t = np.arange(-3, 16, 0.02) + 0.01
@@ -44,7 +45,7 @@ def test_the_age_of_the_readings_is_taken_off(update_s, window_s):
     assert found.value == pytest.approx(800 + 10 * (100 - 4), rel=2e-4)
 
 
-@pytest.mark.parametrize(("stated_s", "used_s"), [(1.0, 5.0), (None, 5.0), (3.0, 3.0), (8.0, 8.0), (0.0, 0.0)])
+@every_row(("stated_s", "used_s"), [(1.0, 5.0), (None, 5.0), (3.0, 3.0), (8.0, 8.0), (0.0, 0.0)])
 def test_values_that_last_longer_than_stated_are_that_much_older(stated_s, used_s):
     """New values every 5 s: not so much slower than 3 s; of readings without an age, nothing is learnt."""
     t = np.arange(0, 100, 1.0)
@@ -113,7 +114,7 @@ def test_a_jump_may_lie_anywhere_in_its_step():
     assert terms.pop() == pytest.approx(np.std(errors), rel=0.02)
 
 
-@pytest.mark.parametrize(("since", "until"), [(0.0, 22.0), (0.0, 25.0), (0.0, 29.0), (21.0, 100.0), (26.0, 100.0)])
+@every_row(("since", "until"), [(0.0, 22.0), (0.0, 25.0), (0.0, 29.0), (21.0, 100.0), (26.0, 100.0)])
 def test_of_a_step_that_an_edge_cuts_only_the_part_inside_counts(since, until):
     errors = []
     for turn in np.linspace(20.001, 30, 61):
@@ -212,7 +213,7 @@ def test_ages_of_readings_count_in_a_stretch_that_holds_one():
     assert p.energy(ns(31), ns(39)).budget().get("sampling", 0.0) == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("update_s", "window_s", "step_s", "missed"),
     [
         (1.0, 0.0, 60.0, 300.0 * MISSED_STEPS * 60),  # points: from 400 W up to the limit of 700 W
@@ -473,7 +474,7 @@ def test_a_reading_that_sits_on_one_code_is_wrong_the_same_way_all_the_time():
 # What is never seen.
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("update_s", "window_s", "seen", "step_s", "hidden"),
     [
         (0.1, 0.1, 1.0, 0.1, 0.0),

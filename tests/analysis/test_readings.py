@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.virtual import ns, readings
+from tests.rows import every_row
 
 from joulelab.analysis.readings import (
     MOST_SORTED,
@@ -105,7 +106,7 @@ def test_a_meter_with_new_values_has_no_slow_refresh(values):
     assert find_refresh_s(readings(SECONDS[: len(values)], values), 1.0) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("steps", "usual"),
     [
         ([0.1] * 100 + [0.002] * 400, 0.1),  # edges are polled quickly: most readings, little time
@@ -178,7 +179,7 @@ def test_no_reading_no_statistics():
     assert describe_power(readings([0.0], [1.0]), ns(5), ns(6), window_s=None, step_s=1.0) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seconds", "share"),
     [
         (np.arange(0, 10, 0.1), 1.0),

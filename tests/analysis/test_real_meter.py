@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from tests.analysis.recordings import BASE_S, CHANNELS, RECORDED, needs_recordings, read_recording
+from tests.rows import every_row
 
 WINDOW_S, EVERY_S = 1.0, 0.05
 SETTLED_S = 0.35  # after the last kernel, power falls for a while
@@ -53,7 +54,7 @@ def test_the_sensor_keeps_its_period(name):
     assert np.polyfit(number, t, 1)[0] == pytest.approx(0.1012 if "A100" in name else 0.1, rel=0.005)
 
 
-@pytest.mark.parametrize(("name", "kind"), CHANNELS)
+@every_row(("name", "kind"), CHANNELS)
 def test_the_truth_lies_in_the_interval_of_runs_idle_stretches_and_windows(name, kind):
     """Gain and offset that are assumed for Ampere cover these boards; the other terms cover the rest."""
     recording = read_recording(name)

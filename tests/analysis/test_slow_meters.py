@@ -23,6 +23,7 @@ from tests.analysis.loads import (
     true_j,
 )
 from tests.analysis.virtual import counter_spec, ns, power_spec, readings
+from tests.rows import every_row
 
 from joulelab.analysis.channels import EnergyChannel, load_channels
 from joulelab.analysis.counter import CounterCurve
@@ -154,7 +155,7 @@ def test_scatter_is_no_movement(seed, seconds):
     assert not is_judged(400.0 + np.random.default_rng(seed).normal(0, 120.0, 2 * seconds), 0.5)
 
 
-@pytest.mark.parametrize("at", [[60], [30, 60, 90], [16], [100], [5]])
+@every_row("at", [[60], [30, 60, 90], [16], [100], [5]])
 def test_wrong_readings_are_no_movement(at):
     watts = np.full(120, 400.0)
     watts[at] = 2500.0

@@ -6,6 +6,7 @@ import math
 
 import pytest
 from tests.analysis.simulated import false_marks, found_marks
+from tests.rows import every_row
 
 from joulelab.analysis.cell_comparison import make_sample
 from joulelab.analysis.statistics import (
@@ -33,7 +34,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("freedom", TABLE)
+@every_row("freedom", TABLE)
 def test_quantiles_are_those_of_the_printed_tables(freedom: float) -> None:
     found = [t_quantile(level, freedom) for level in (0.05, 0.01, 0.001)]
     assert found == pytest.approx(TABLE[freedom], rel=2e-4)
@@ -45,7 +46,7 @@ def test_a_quantile_is_passed_with_its_probability(freedom: float, level: float)
     assert t_tail(t_quantile(level, freedom), freedom) == pytest.approx(level, rel=2e-3 if level < 0.01 else 1e-5)
 
 
-@pytest.mark.parametrize("t", [0.0, 0.3, 1.0, 2.5, 12.0])
+@every_row("t", [0.0, 0.3, 1.0, 2.5, 12.0])
 def test_tails_of_one_two_and_no_end_of_degrees_have_closed_forms(t: float) -> None:
     assert t_tail(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), rel=1e-9)
     assert t_tail(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), rel=1e-9)
@@ -87,9 +88,7 @@ def test_values_that_are_all_the_same_but_one() -> None:
     assert find_outliers([0.0] * 5) == ()
 
 
-@pytest.mark.parametrize(
-    "values", [[], [1.0], [1.0, 9.0], [1.0, 1.0, 99.0], [1.0, 2.0, math.nan, 99.0], [1.0, 1.1, 1.2, math.inf]]
-)
+@every_row("values", [[], [1.0], [1.0, 9.0], [1.0, 1.0, 99.0], [1.0, 2.0, math.nan, 99.0], [1.0, 1.1, 1.2, math.inf]])
 def test_too_few_or_unusable_values_mark_nothing(values: list[float]) -> None:
     assert find_outliers(values) == ()
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.virtual import ns, readings, stamps
+from tests.rows import every_row
 
 from joulelab.analysis import unseen
 from joulelab.analysis.unseen import find_beat, find_locked_period, find_unseen_share, is_in_step, select_steps
@@ -38,7 +39,7 @@ def test_the_more_a_sensor_sees_the_less_a_beat_counts():
     assert most == pytest.approx(0.2 * whole)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "watts",
     [
         np.where(T % 2.7 < 1.35, 500.0, 100.0),  # switches within a reading
@@ -82,7 +83,7 @@ def test_readings_that_repeat_exactly_keep_time_with_the_load():
     assert locked(noisy) == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "watts",
     [
         np.where(T % 0.3877 < 0.19, 500.0, 100.0),  # wanders through the step
@@ -135,7 +136,7 @@ def test_steps_out_of_phase_exclude_it(period):
     assert find_unseen_share(0.25, GRID, steps(period)) < 0.05
 
 
-@pytest.mark.parametrize("period", [0.1, 0.2, 0.05, 0.15, 1.0])
+@every_row("period", [0.1, 0.2, 0.05, 0.15, 1.0])
 def test_steps_in_phase_are_evidence(period):
     assert is_in_step(0.25, GRID, steps(period))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cli.entry import JOULELAB
+from tests.rows import every_row
 from tests.run.config.conftest import INSTRUMENT
 from tests.run.config.instrument import RIGHT
 from tests.waiting import until
@@ -465,7 +466,7 @@ def test_doctor_suggests_entries_first_and_knows_archives(fail: Fail, here: Path
         assert failure.next.index(f"'{nearest}'") < failure.next.index(" pdu1, ") < failure.next.rindex("file")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("advice", "left"),
     [
         ("run joulelab doctor with its name", ""),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 from tests.report.synthetic import make_run
+from tests.rows import every_row
 
 from joulelab.cli import main
 from joulelab.cli.group import APPS, COMMANDS, SECTIONS, commands, run_commands
@@ -104,7 +105,7 @@ def test_messages_are_about_results() -> None:
     assert "messages" in SECTIONS["Results"]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@every_row("name", COMMANDS)
 def test_the_table_of_help_texts_is_that_of_the_commands(name: str) -> None:
     context = click.Context(commands)
     found = commands.get_command(context, name)
@@ -124,7 +125,7 @@ def inner(command: click.Command) -> list[click.Command]:
     return [one for each in found if each is not None for one in inner(each)]
 
 
-@pytest.mark.parametrize("name", PLANS)
+@every_row("name", PLANS)
 def test_the_table_of_plans_is_that_of_the_commands(name: str) -> None:
     found = plan.get_command(click.Context(plan), name)
     assert found is not None

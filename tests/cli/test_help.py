@@ -9,6 +9,7 @@ import shlex
 
 import click
 import pytest
+from tests.rows import every_row
 
 from joulelab.cli.group import commands, run_commands
 
@@ -56,19 +57,19 @@ def find_examples(context: click.Context) -> list[str]:
     return [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("path", EVERY)
+@every_row("path", EVERY)
 def test_a_help_page_fits_into_80_columns(path: str) -> None:
     text = EVERY[path].get_help()
     assert max(map(len, text.splitlines())) <= WIDTH
     assert "\\b" not in text
 
 
-@pytest.mark.parametrize("path", EVERY)
+@every_row("path", EVERY)
 def test_a_help_page_is_in_plain_english(path: str) -> None:
     assert DIALECT.findall(EVERY[path].get_help()) == []
 
 
-@pytest.mark.parametrize("path", EVERY)
+@every_row("path", EVERY)
 def test_the_first_sentence_fits_into_the_list_of_commands(path: str) -> None:
     first = (EVERY[path].command.help or "").split("\n\n")[0]
     assert first.endswith(".")
@@ -76,7 +77,7 @@ def test_the_first_sentence_fits_into_the_list_of_commands(path: str) -> None:
     assert "..." not in EVERY[path].command.get_short_help_str(WIDTH)
 
 
-@pytest.mark.parametrize("path", EVERY)
+@every_row("path", EVERY)
 def test_a_help_page_has_examples_of_itself(path: str) -> None:
     examples = find_examples(EVERY[path])
     assert examples
@@ -84,7 +85,7 @@ def test_a_help_page_has_examples_of_itself(path: str) -> None:
     assert path == "joulelab" or all(f"{example} ".startswith(f"{path} ") for example in examples)
 
 
-@pytest.mark.parametrize("path", EVERY)
+@every_row("path", EVERY)
 def test_the_options_of_examples_exist(path: str) -> None:
     for example in find_examples(EVERY[path]):
         words = shlex.split(example.partition(" > ")[0])
@@ -95,13 +96,13 @@ def test_the_options_of_examples_exist(path: str) -> None:
         assert used <= known | {"-h", "--help", "--pause"}, example  # --pause is the notebook's
 
 
-@pytest.mark.parametrize("path", EVERY)
+@every_row("path", EVERY)
 def test_every_option_has_a_help_text(path: str) -> None:
     options = [p for p in EVERY[path].command.params if isinstance(p, click.Option) and not p.hidden]
     assert [option.opts for option in options if not (option.help or "")[:1].isupper()] == []
 
 
-@pytest.mark.parametrize("path", [path for path, own in EVERY.items() if not isinstance(own.command, click.Group)])
+@every_row("path", [path for path, own in EVERY.items() if not isinstance(own.command, click.Group)])
 def test_every_command_prints_json_on_request(path: str) -> None:
     options = {option for parameter in EVERY[path].command.params for option in parameter.opts}
     assert ("--json" in options) != (path in WITHOUT_JSON)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
+from tests.rows import every_row
 
 from joulelab.cli.cap import read_cap, read_clock
 from joulelab.cli.parameters import Amount, Duration, KeyValue
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "seconds"),
     [("10", 10), ("10s", 10), ("500ms", 0.5), ("2m", 120), ("1.5h", 5400), (".5", 0.5), ("3 min", 180), ("7µs", 7e-6)],
 )
@@ -26,7 +27,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "ten", "10x", "-1", "1e3", "1 2"])
+@every_row("text", ["", "ten", "10x", "-1", "1e3", "1 2"])
 def test_wrong_durations(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Duration().convert(text, None, None)

@@ -58,7 +58,7 @@ def test_the_recommendation_comes_first_and_the_answer_is_short(call: Call, tmp_
     for title in ("now", "now, cap 500 W (model)", "best start", "pauses, node idles", "pauses, node off"):
         assert f"\n{title}" in text
     assert "If it were off" in join_lines(text)
-    explained = join_lines(call(*words, "--gpu-power", "700W", "--cap", "500W", "--why").output)
+    explained = join_lines(call(*words, "--gpu-power", "700W", "--cap", "500W", "--slot", "1h", "--why").output)
     assert "solved by HiGHS" in explained
     assert "The plan is the cheapest way that needs nothing of others" in explained
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.papers.prepared import make_paper, make_reproduction
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.papers import reproduction
@@ -92,7 +93,7 @@ def test_a_dotted_key_changes_a_physical_parameter_wherever_it_is() -> None:
     assert not blue.gpus or blue.gpus == _changed()["blue"].node.gpus
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "named"),
     [
         ("gpu.idel_w=30", "'idle_w'"),

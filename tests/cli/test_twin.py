@@ -9,6 +9,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.twin import nodefile, twin_server
@@ -42,7 +43,7 @@ def test_flaws_are_of_the_kind_that_the_server_takes() -> None:
     assert _choose_meters(False, None, ("modbus.period_s=60",)) == {"modbus": {"period_s": 60.0}}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "named"),
     [
         ("modbus.perod_s=60", "'period_s'"),

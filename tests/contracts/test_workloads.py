@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import MissingDependency
 from joulelab.run import workload_registry
@@ -30,7 +31,7 @@ print(json.dumps([found, sorted(set({HEAVY!r}) & set(sys.modules))]))
 """
 
 
-@pytest.mark.parametrize("name", workload_registry.list_workloads())
+@every_row("name", workload_registry.list_workloads())
 def test_a_workload_has_what_it_needs(name: str) -> None:
     module = workload_registry.find_workload(name)
     assert re.fullmatch(r"[a-z][a-z0-9-]*", name)
@@ -46,7 +47,7 @@ def test_a_workload_has_what_it_needs(name: str) -> None:
     assert all(isinstance(note, str) and note.strip() for note in workload_registry.get_notes(module))
 
 
-@pytest.mark.parametrize("name", workload_registry.list_workloads())
+@every_row("name", workload_registry.list_workloads())
 def test_presets_name_known_parameters(name: str) -> None:
     module = workload_registry.find_workload(name)
     presets = workload_registry.get_presets(module)
@@ -58,7 +59,7 @@ def test_presets_name_known_parameters(name: str) -> None:
         assert all(isinstance(value, str) for value in values.values())
 
 
-@pytest.mark.parametrize("name", workload_registry.list_workloads())
+@every_row("name", workload_registry.list_workloads())
 def test_a_command_carries_every_value(name: str) -> None:
     module = workload_registry.find_workload(name)
     for values in ({}, *workload_registry.get_presets(module).values()):

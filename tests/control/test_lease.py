@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.control.fake import Fake, VirtualTime, fails
+from tests.rows import every_row
 
 from joulelab.control import lease as lease_module
 from joulelab.control.lease import CapLease, decide_restore, finish_journal, format_value, get_main_value, get_unit
@@ -33,7 +34,7 @@ def here(environ):
     return StateFolder(environ)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("now", "same_boot", "wanted"),
     [
         (FOUND, True, "as found"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.control.fake import Fake, Files, fails
+from tests.rows import every_row
 
 from joulelab.control.policy import AllowRule, CapPolicy, read_policy
 from joulelab.core.errors import Refused
@@ -105,7 +106,7 @@ def written(tmp_path, text):
     return path
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "code", "said"),
     [
         ("[[allow]\n", "config.not-toml", "correct that line"),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.control.fake import fails
+from tests.rows import every_row
 
 from joulelab.control.protocol import (
     MAX_LINE_BYTES,
@@ -54,7 +55,7 @@ def test_a_line_of_the_longest_length_is_taken():
     assert lines.pop_line() == b"x" * MAX_LINE_BYTES
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         b"",
@@ -142,7 +143,7 @@ def test_messages_keep_the_fields_that_older_versions_know():
     assert make_refusal(4, Refused("no"), final=True) == answer
 
 
-@pytest.mark.parametrize("kind", ["errno", "annotations", "WorkloadError", "Nonsense", None])
+@every_row("kind", ["errno", "annotations", "WorkloadError", "Nonsense", None])
 def test_an_error_of_another_world_is_an_error_all_the_same(kind):
     error = rebuild_error({"kind": kind, "what": "it broke", "why": 3})
     assert type(error) is JoulelabError

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import pytest
 from tests.control.fake import fails
+from tests.rows import every_row
 
 from joulelab.core.setting import SetterFamily, SettingLimits, is_same_setting
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("a", "b", "equal"),
     [
         ({"cap_w": 170.0}, {"cap_w": 170.4}, True),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core import marks
 from joulelab.core.clock import NS
@@ -77,7 +78,7 @@ def test_what_cannot_be_written_is_lost_and_fails_nobody(tmp_path: Path) -> None
     assert begun == [("17", None), ("part b", None), ("part", 2)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("rank", "verb", "kinds"),
     [
         (0, lambda w: w.begin("child"), ["begin"]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.quantity import Quantity, add_quantities, make_edge_terms
 
@@ -182,7 +183,7 @@ def test_an_energy_is_told_in_kwh_and_its_width_as_a_share():
     assert (a.is_positive, (-a).is_positive, Quantity(1.0, known=False).is_positive) == (True, False, None)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "u", "known", "is_resolved"),
     [(10.0, 5.0, True, True), (10.0, 5.1, True, False), (-10.0, 4.0, True, True), (0.0, 0.0, True, True),
      (0.0, 1.0, True, False), (1.0, math.inf, True, False), (math.nan, 0.0, True, False), (1.0, 9.0, False, True)],
@@ -200,7 +201,7 @@ def test_the_edge_between_two_phases_cancels_in_their_sum():
     assert make_edge_terms("c", 3, 3, u) == {}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "u", "text"),
     [
         (1234.5678, 6.0, "1,235 ± 12"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.scope import find_family, find_parent, find_roots, list_ancestors, rank_scope
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("scope", "name"),
     [("gpu:3", "gpu"), ("gpu:0/mig:1", "gpu"), ("node.ac", "node.ac"), ("cpu:1/die:0", "cpu"), ("cpu", "cpu")],
 )
@@ -19,7 +19,7 @@ def test_family_is_the_word_before_the_number(scope, name):
     assert find_family(scope) == name
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("scope", "declared", "container"),
     [
         ("gpu:0", None, "node.dc"),
@@ -61,7 +61,7 @@ RAPL = {
 }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("measured", "counted"),
     [
         (["cpu:0", "core:0"], ["cpu:0"]),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.clock import NS
 from joulelab.core.marks import MarkWriter, read_global_rank, write_shell_fact
@@ -257,7 +258,7 @@ def test_a_forked_child_numbers_its_own_steps(tmp_path: Path) -> None:
     assert [(line["n"], line["labels"]) for line in begun] == [(2, {})]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("environ", "rank"),
     [
         ({}, 0),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.codes import raises_code
+from tests.rows import every_row
 
 from joulelab.core.text import (
     TIME_UNITS,
@@ -55,9 +56,7 @@ def test_times_as_people_write_them() -> None:
     assert (read_seconds(3), read_seconds(0.5)) == (3.0, 0.5)
 
 
-@pytest.mark.parametrize(
-    "wrong", ["", "s", "10x", "-1s", "1e3", "10 s s", "1,5s", "9" * 400, float("nan"), float("inf")]
-)
+@every_row("wrong", ["", "s", "10x", "-1s", "1e3", "10 s s", "1,5s", "9" * 400, float("nan"), float("inf")])
 def test_what_is_no_time_is_refused(wrong: float | str) -> None:
     with raises_code("config.no-time"):
         read_seconds(wrong)
@@ -69,7 +68,7 @@ def test_what_is_too_short_is_refused(short: float | str) -> None:
         read_seconds(short, 0.001)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("host", "is_local"),
     [("localhost", True), ("127.0.0.2", True), ("[::1]", True), ("0.0.0.0", False), ("node07", False)],
 )

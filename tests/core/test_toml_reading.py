@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.toml_reading import Mistakes, declare_key, find_line, find_lines, parse_toml, read_table, read_texts
@@ -89,7 +90,7 @@ share = 2
     assert (changed.title, changed.count, changed.box) == ("x", 9, Box(1, 12))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "said", "code"),
     [
         ("cuont = 3", "1: unknown key 'cuont' in the file; did you mean 'count'? valid: title, count,", "unknown-key"),

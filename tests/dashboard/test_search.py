@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
@@ -38,7 +39,7 @@ def found(*pairs: tuple[str, str]) -> list[str]:
     return [e.id for e in find(SNAPSHOT, parse(pairs)).entries]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pairs", "wanted"),
     [
         ([], ["run3", "run2", "run1"]),
@@ -68,7 +69,7 @@ def test_queries_find_what_they_say(pairs: list[tuple[str, str]], wanted: list[s
     assert found(*pairs) == wanted
 
 
-@pytest.mark.parametrize(
+@every_row(
     "pairs",
     [
         [("nonsense", "1")],
@@ -118,7 +119,7 @@ def test_facets_count_values() -> None:
     assert dict(facets["study"]) == {"s": 1}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("command", "wanted"),
     [
         (("python3.11", "-u", "train.py", "--x"), "train.py"),

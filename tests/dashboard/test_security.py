@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.dashboard.security import MOST_CLIENTS, MOST_WRONG, SESSION_S, Doors, check_token, new_token, read_token
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 TOKEN = "abcdefgh-0123456789"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "host",
     [
         "localhost",
@@ -32,7 +33,7 @@ def test_loopback_goes_by_its_own_names(host: str) -> None:
     assert Doors().is_called(host)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "host",
     ["", "evil.example", "evil.example:8080", "10.0.0.1", "localhost.evil.example", "127.0.0.1.evil.example", "[::1",
      "[::1]x", "localhost:x", "localhost:80:80", "evil@localhost", "localhost/", "0.0.0.0", "[fe80::1]"],

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tests.codes import raises_code
+from tests.rows import every_row
 
 from joulelab.core.errors import Denied, ReadFailed, Unavailable
 from joulelab.instruments import analyzer
@@ -40,7 +41,7 @@ def test_words_are_not_numbers():
             answers.parse_number(word, "x")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("wrong", "reason"),
     [
         ({"amperes": math.inf, "watts": math.inf}, "over-range"),
@@ -209,7 +210,7 @@ def test_fuzzed_settings_give_typed_errors_or_their_numbers(rounds):
 HERE = {"resource": "TCPIP::h::INSTR"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("config", "code", "what"),
     [
         (HERE | {"rang": 3}, "config.unknown-key", "unknown key 'rang'"),

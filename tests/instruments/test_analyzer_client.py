@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 from tests.codes import raises_code
 from tests.instruments.listening import listening
+from tests.rows import every_row
 from tests.waiting import until
 
 from joulelab.instruments import analyzer
@@ -113,7 +114,7 @@ def test_resources():
         assert "TCPIP::HOST::INSTR" in str(raised.value.next)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("error", "code", "word"),
     [
         (PermissionError(errno.EACCES, "Permission denied"), "denied.device", "dialout"),

@@ -52,12 +52,12 @@ def test_no_update_is_read_twice_by_a_host_that_stands_still(truth, bench, has_w
     meter = served.open(cable)
     begin_ns, (first,) = served.now_ns, rows_of(meter, 1)
     cable.stall = lambda: draw.choice((0.0,) * 16 + (0.03, 0.09, 0.13, 0.28))
-    rows = rows_of(meter, 300)
+    rows = rows_of(meter, 150)
     steps = [b - a for a, b in pairwise(energies([first, *rows]))]
     assert min(steps) > 0.09 * truth.power("node.ac", truth.start_ns)
     passed = (served.now_ns - begin_ns) / 1e8
     assert len(rows) + rows[-1]["missed"] - first["missed"] == pytest.approx(passed, abs=4)
-    assert rows[-1]["missed"] > 20
+    assert rows[-1]["missed"] > 10
 
 
 def test_updates_missed_by_a_busy_host_are_counted(bench):
@@ -105,9 +105,9 @@ def test_a_reset_integral_falls_and_goes_on(truth, bench):
 
 @pytest.mark.parametrize(("has_wait", "code"), [(True, "read-failed"), (False, "read-failed.no-update")])
 def test_no_update_is_a_failure(bench, has_wait, code):
-    meter = bench(stall_at_s=2.0, has_wait=has_wait).open()
+    meter = bench(stall_at_s=2.0, has_wait=has_wait).open(timeout_s=1.0)
     with raises_code(code):
-        rows_of(meter, 60)
+        rows_of(meter, 20)
 
 
 def test_settings_are_changed_and_restored(bench):

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import DeviceLost, ReadFailed, Unavailable
 from joulelab.core.scope import find_parent, find_roots
@@ -94,7 +95,7 @@ def test_counters_that_stand_still_are_refused_until_they_go_on(tmp_path):
     assert meter.read(node) == (12044825101, 724)
 
 
-@pytest.mark.parametrize("content", ["12 kJ 1 us", "12 W 1 us", "-5 J 1 us", "", "nan J", "1e9 J"])
+@every_row("content", ["12 kJ 1 us", "12 W 1 us", "-5 J 1 us", "", "nan J", "1e9 J"])
 def test_what_is_not_a_number_of_joules_is_an_error(tmp_path, content):
     meter = opened(tree(tmp_path))
     (tmp_path / "energy").write_text(content)

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.rows import every_row
 
 from joulelab import instruments as meters
 from joulelab.core.errors import ConfigError, Unavailable
@@ -51,7 +52,7 @@ def test_modules_of_the_package_are_meters_by_their_name():
     assert "host" in meters.list_defaults()
 
 
-@pytest.mark.parametrize("name", ["nvlm", "settings", "../host", "host.x", ""])
+@every_row("name", ["nvlm", "settings", "../host", "host.x", ""])
 def test_a_wrong_name_names_the_nearest(name):
     with pytest.raises(ConfigError, match="valid: "):
         meters.find_meter(name)

@@ -17,6 +17,7 @@ from tests.instruments.file_bench import (
     make_log,
     open_text,
 )
+from tests.rows import every_row
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed, Unavailable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 # Values and units
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("unit", "cell", "si"),
     [
         ("W", "123.4", 123.4),
@@ -56,7 +57,7 @@ def test_a_cell_becomes_si(tmp_path: Path, unit: str, cell: str, si: float) -> N
     assert (spec.kind, spec.unit) == (("power", "W") if unit.endswith("W") else ("counter", "J"))
 
 
-@pytest.mark.parametrize("cell", ["", "-", "N/A", "[N/A]", "[Not Supported]", "nan", "null", "None", "  "])
+@every_row("cell", ["", "-", "N/A", "[N/A]", "[Not Supported]", "nan", "null", "None", "  "])
 def test_what_means_no_value_is_nan_and_no_text(tmp_path: Path, cell: str) -> None:
     archive = open_text(tmp_path, make_log(100, cell, 100, 100))
     found = fetch_one(archive)
@@ -65,9 +66,7 @@ def test_what_means_no_value_is_nan_and_no_text(tmp_path: Path, cell: str) -> No
     assert list_problems(archive) == ""
 
 
-@pytest.mark.parametrize(
-    "cell", ["abc", "1.2.3", "12 MiB", "0x10", "inf", "1e999", "١٢", "12 Wx", "--5", "[Unknown Error]"]
-)
+@every_row("cell", ["abc", "1.2.3", "12 MiB", "0x10", "inf", "1e999", "١٢", "12 Wx", "--5", "[Unknown Error]"])
 def test_text_is_a_gap_with_its_line_and_never_a_number(tmp_path: Path, cell: str) -> None:
     archive = open_text(tmp_path, make_log(100, 100, f'"{cell}"', 100))
     found = fetch_one(archive)
@@ -100,7 +99,7 @@ def test_decimal_comma_and_thousands(tmp_path: Path) -> None:
 # Times
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("form", "stamp"),
     [
         ("iso", "2024-05-01T12:00:00.250Z"),

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system  # pure, and slow
 GRID_S, T0_S, DRAWS = 0.05, 1_714_564_800, 40
+MORE_PACES = [(60.0, 1.0), (1.0, 0.1), (0.1, 1.0)]
+# Rows slower than the sensor, and faster; the others are of the same two kinds.
+PACES = [(10.0, 1.0), (0.1, 0.5), *(pytest.param(*pace, marks=pytest.mark.campaign) for pace in MORE_PACES)]
 
 
 def draw_load(rng: np.random.Generator, length_s: float, dwell_s: float) -> np.ndarray:
@@ -51,7 +54,7 @@ def compare_log(path: Path, rng: np.random.Generator, step_s: float, update_s: f
     return abs(result.value - true_j) / result.u
 
 
-@pytest.mark.parametrize(("step_s", "update_s"), [(60.0, 1.0), (10.0, 1.0), (1.0, 0.1), (0.1, 0.5), (0.1, 1.0)])
+@pytest.mark.parametrize(("step_s", "update_s"), PACES)
 def test_intervals_hold_the_truth(tmp_path: Path, step_s: float, update_s: float) -> None:
     rng = np.random.default_rng(round(step_s * 100 + update_s))
     dwells = (3 * max(step_s, update_s), 30 * max(step_s, update_s))

@@ -17,6 +17,7 @@ from tests.instruments.file_bench import (
     list_seconds,
     list_values,
 )
+from tests.rows import every_row
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
@@ -31,7 +32,7 @@ def make_file(head: str, *rows: str) -> str:
     return "\n".join([head, *rows, ""])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("head", "scopes"),
     [
         ("power_w", ["node.ac"]),
@@ -58,14 +59,14 @@ def test_scopes_and_units_are_in_the_names_of_columns(tmp_path: Path, head: str,
     assert f"={scopes[0]}:" in said
 
 
-@pytest.mark.parametrize("head", ["Energy (kWh)", "kWh", "Active Energy Total [kWh]", "energy_kWh", "EnergyTotal_kWh"])
+@every_row("head", ["Energy (kWh)", "kWh", "Active Energy Total [kWh]", "energy_kWh", "EnergyTotal_kWh"])
 def test_the_prefix_of_a_unit_is_no_word(tmp_path: Path, head: str) -> None:
     (found,) = fetch_all(guess_text(tmp_path, make_file(f"time,{head}", f"{ISO[0]},345.5", f"{ISO[1]},346.5")))
     assert found.stream.scope == "node.ac"
     assert list_values(found) == [345.5 * 3.6e6, 346.5 * 3.6e6]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("column", "stamps", "words"),
     [
         ("timestamp", ISO, "--time timestamp=iso"),
@@ -100,7 +101,7 @@ def test_rows_of_several_devices_are_told_apart_by_an_obvious_column(tmp_path: P
     assert (first.stream.scope, second.stream.scope, list_values(second)) == ("gpu:0", "gpu:1", [301.0, 301.0])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("head", "row", "code", "word"),
     [
         ("time,fan_w", "2024-05-01T12:00:00Z,5", "config.no-columns", "--map fan_w=SCOPE, with"),

@@ -17,6 +17,7 @@ from tests.instruments.file_bench import (
     make_log,
     open_text,
 )
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
 from joulelab.instruments.file import open_archive
@@ -71,7 +72,7 @@ def test_wandb(tmp_path: Path) -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("config", "code"),
     [
         ({"patth": "x"}, "config"),
@@ -109,7 +110,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     assert error.value.code == "config.same-columns"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("head", "unit", "value"),
     [
         ("P [kW]", None, 1000.0),
@@ -134,7 +135,7 @@ def test_units_at_the_end_of_a_header_count(tmp_path: Path, head: str, unit: str
     ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("head", "unit"),
     [
         ("P [A]", "W"),
@@ -198,7 +199,7 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None
         open_archive({"path": os.devnull, "time": "t", "columns": POWER})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("cells", "advice"),
     [
         (("1,234", "2,345"), 'decimal mark, type decimal=","; if it separates thousands, type thousands=","'),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.instruments.nvml.generations import find_sensor, power_specs
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("architecture", "capability", "name", "times", "plain_is_average"),
     [
         (4, (6, 0), "Tesla P100", (0.02, 0.01, 0.5), False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import Denied, ReadFailed, Unavailable
 from joulelab.core.scope import find_parent, find_roots
@@ -100,7 +101,7 @@ def test_one_acpi_meter_without_a_label_is_the_node(tmp_path):
     assert counted(meter, "cpu:0", "gpu:0") == ["node.dc"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("change", "why"),
     [
         ({"power1_is_battery": 1}, "battery"),

@@ -7,6 +7,7 @@ import struct
 from fractions import Fraction
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments.ipmi import answers
@@ -60,7 +61,7 @@ def test_sensors_are_scaled_by_their_record(built, value, step):
     assert answers.parse_reading(sensor, bytes([built.encode_value(value), 0xC0, 0xC0])) == pytest.approx(value)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "code"),
     [
         (b"\x46\x80\xc0", "read-failed.no-reading"),  # scanning disabled

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
 from joulelab.instruments.ipmi import check, sensors
@@ -55,9 +56,7 @@ def test_two_sensors_of_one_supply_are_not_guessed():
     assert names(sensors.choose_supplies(found, "psu* power a", output=False)) == ["PSU1 Power A"]
 
 
-@pytest.mark.parametrize(
-    "name", ["Sys Power", "System Power", "Pwr Consumption", "Total_Power", "Power Meter", "SYSPWR"]
-)
+@every_row("name", ["Sys Power", "System Power", "Pwr Consumption", "Total_Power", "Power Meter", "SYSPWR"])
 def test_the_whole_node(name):
     assert sensors.choose_whole_node([sensor("CPU1 Power", 3), sensor(name)]).name == name
 
@@ -68,7 +67,7 @@ def test_no_single_sensor_of_the_whole_node():
     assert sensors.choose_whole_node([sensor("Sys Power", percent=True)]) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     "name",
     [
         *("CPU Pwr Consumption", "GPU Total Power", "System Power Limit", "System Power Lim", "Total Power Max"),
@@ -142,7 +141,7 @@ def test_sources_and_their_scopes():
     assert only == (PowerSource("xcc", "node.ac"),)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "wrong",
     [
         {"sources": []},

@@ -9,6 +9,7 @@ import struct
 import tomllib
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.core.toml_reading import Mistakes
@@ -48,9 +49,7 @@ def test_every_type_in_both_orders(type_, form, value, order):
     assert got == pytest.approx(value * 1e-6, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("unit", "si"), [("kW", 2500.0), ("W", 2.5), ("kWh", 9e6), ("Wh", 9000.0), ("mA", 0.0025), ("%", 0.025)]
-)
+@every_row(("unit", "si"), [("kW", 2500.0), ("W", 2.5), ("kWh", 9e6), ("Wh", 9000.0), ("mA", 0.0025), ("%", 0.025)])
 def test_units_become_si(unit, si):
     assert decode_register(Register("x", 0, unit), words("f", 2.5)) == pytest.approx(si)
 
@@ -58,7 +57,7 @@ def test_units_become_si(unit, si):
 POWER = {"kind": "power", "most_w": 1e5}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("register", "given", "code"),
     [
         (Register("power_w", 0, "W"), words("f", math.nan), "read-failed.no-value"),
@@ -136,7 +135,7 @@ def test_neighbours_share_a_request():
     assert all(list(find_words(row, answers)) == list(range(row.address, row.address + 4)) for row in many)
 
 
-@pytest.mark.parametrize("name", list_profiles())
+@every_row("name", list_profiles())
 def test_shipped_profiles_are_whole(name):
     profile = load_profile(name, "test")
     assert profile.vendor
@@ -156,7 +155,7 @@ def test_profiles_that_the_makers_do_not_confirm_are_marked():
 GOOD = 'registers = [{ name = "power_w", address = 52, unit = "W" }]'
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "code"),
     [
         (GOOD.replace("address =", "adress = 3, address ="), "config.unknown-key"),
@@ -225,7 +224,7 @@ def test_a_profile_that_is_a_fifo_is_refused(tmp_path):
         load_profile(str(tmp_path / "mine.toml"), "test")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("entry", "code"),
     [
         ({}, "config.no-profile"),
@@ -308,7 +307,7 @@ def make_janitza(power=1380.0, phases=(460.0,) * 3, amperes=(2.0,) * 3, volts=23
     return values
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "code"),
     [
         ({}, ""),
@@ -347,7 +346,7 @@ def test_a_power_that_other_values_contradict_is_refused_at_opening_and_a_gap_la
         assert caught.value.code == code
 
 
-@pytest.mark.parametrize("step", range(12, 24))
+@every_row("step", range(12, 24))
 def test_a_step_of_the_load_while_opening_is_no_contradiction(step):
     class Stepping(Device):
         count = 0
@@ -391,7 +390,7 @@ def test_a_setting_under_which_the_power_is_zero_is_no_advice():
     assert "e+10 Wh" in caught.value.why, "no node used 33 GWh"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("entry", "at", "swapped", "advice"),
     [
         ({"shift": 1}, 0, False, "shift = 0"),

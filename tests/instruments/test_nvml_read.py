@@ -7,6 +7,7 @@ import math
 
 import pynvml
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed, Unavailable
 from joulelab.instruments.nvml import client as codes
@@ -176,7 +177,7 @@ def test_state_that_fails_is_an_error():
     assert driver.handles == 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("code", "kind", "advice"),
     [
         (codes.LIBRARY_NOT_FOUND, Unavailable, "joulelab twin"),

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 from tests.codes import raises_code
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError, ReadFailed
 from joulelab.instruments import open_meter
@@ -20,12 +21,12 @@ from joulelab.instruments.prometheus.queries import add_matchers, fill_labels, l
 from joulelab.instruments.prometheus.settings import read_settings
 
 
-@pytest.mark.parametrize("query", ["up", " up{job=\"a,b}\", x=~'y{1}'} ", "job:power:sum", "up {}", '{__name__="up"}'])
+@every_row("query", ["up", " up{job=\"a,b}\", x=~'y{1}'} ", "job:power:sum", "up {}", '{__name__="up"}'])
 def test_plain_selectors_are_queries(query):
     assert parse_query({"query": query}, "x").query == query
 
 
-@pytest.mark.parametrize(
+@every_row(
     "query",
     [
         "sum(up)", "up * 2", "a and b", "a offset 5m", "a @ 1609746000", "1 + 2", "a[5m]", "a # b\n + c",
@@ -48,7 +49,7 @@ def test_labels_and_matchers():
     assert add_matchers("up", " ") == "up"
 
 
-@pytest.mark.parametrize("preset", list_presets())
+@every_row("preset", list_presets())
 def test_presets_are_whole(preset):
     for query in load_preset(preset, "x")[0]:
         if preset == "joulelab":  # the agents state it themselves
@@ -59,7 +60,7 @@ def test_presets_are_whole(preset):
         assert query.kind in ("power", "counter") or query.name == "load"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("metric", "factor"),
     [
         ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e-3),
@@ -162,7 +163,7 @@ def test_fuzzed_structures_give_typed_errors(rounds):
     assert min(outcomes.values()) > 500 * rounds / 10_000, outcomes
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("entry", "words"),
     [
         ({"adress": "x"}, "did you mean 'address'"),
@@ -271,7 +272,7 @@ def test_own_queries_may_name_the_scope_of_a_superchip():
     assert (gpu.stream.scope, gpu.stream.channels[0].accuracy.source) == ("gpu:0", "unknown")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("keys", "value", "si"),
     [
         ({"unit": "kW"}, 1.5, 1500.0),

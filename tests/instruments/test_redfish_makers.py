@@ -15,6 +15,7 @@ from tests.instruments.redfish_trees import (
     refs,
     refuse_choice,
 )
+from tests.rows import every_row
 
 SYSTEM = "System Power Control"
 
@@ -128,7 +129,7 @@ def test_the_sum_of_gpus_behind_the_metric_of_the_node():
     assert "a part" in refuse_choice(make_metrics_service(950, {"Name": "Total GPU Power"}))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "sensor",
     [
         {"Name": "HSC0 Input Power"},
@@ -146,7 +147,7 @@ def test_the_sensor_behind_the_metric_of_the_node_is_of_a_part(sensor):
     assert "it is taken from" in refuse_choice(make_metrics_service(300, sensor))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "sensor",
     [
         {"Name": "Chassis 0 TotalHSC Power 0"},

@@ -8,6 +8,7 @@ import pytest
 from tests.codes import raises_code
 from tests.instruments.redfish_judge import TreeClient
 from tests.instruments.redfish_trees import SEVERAL, make_control, make_metrics_service, make_service, ref, refs
+from tests.rows import every_row
 
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments.hooks import SOURCE_NOTE
@@ -184,7 +185,7 @@ def test_silence_is_a_gap_and_costs_its_neighbours_nothing():
     assert len(client.paths) == 2
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("gone", "reason"),
     [(None, "no-reading"), (0, "zero"), (-5, "out-of-range"), ("1000", "no-number"), (True, "no-number")],
 )

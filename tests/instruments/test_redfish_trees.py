@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.instruments.redfish_judge import CASES, TREES, judge_case, load_tree
 from tests.instruments.redfish_trees import WHOLE, make_control, make_service, read_values, ref, refuse_choice
+from tests.rows import every_row
 
 from joulelab.cli.meters import find_missing_key
 from joulelab.core.errors import ConfigError, JoulelabError, ReadFailed, Unavailable
@@ -60,7 +61,7 @@ def test_a_total_behind_many_other_sensors_is_found():
     assert read_values(make_service([*rails, ("total_power", 500, WHOLE)]))[0]["node.ac"]["power_w"] == 500
 
 
-@pytest.mark.parametrize(
+@every_row(
     "sensors",
     [
         [("total_power", 500, {})],  # by its name alone

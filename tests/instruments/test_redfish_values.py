@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, MeterError, ReadFailed, Unavailable
@@ -53,7 +54,7 @@ def find_whole(doc):
     return found[0]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("doc", "watts"),
     [
         (LENOVO, 4478),
@@ -71,7 +72,7 @@ def test_the_whole_server_is_chosen_and_parts_are_never_summed(doc, watts):
     assert values.read_value(doc, find_whole(doc)) == watts
 
 
-@pytest.mark.parametrize(
+@every_row(
     "doc",
     [
         {},
@@ -88,7 +89,7 @@ def test_where_no_member_is_the_whole_there_is_none(doc):
         find_whole(doc)
 
 
-@pytest.mark.parametrize("reading", [None, "300", True, -1, 0, 1e9, 10**400, [], {}])
+@every_row("reading", [None, "300", True, -1, 0, 1e9, 10**400, [], {}])
 def test_what_is_no_reading_is_refused(reading):
     doc = {"Members": [{"@odata.id": "/s/p", "Reading": reading}]}
     with pytest.raises(ReadFailed):

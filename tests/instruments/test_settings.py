@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.instruments import settings
@@ -19,7 +20,7 @@ def test_a_key_of_the_first_edition_is_refused_with_what_to_do_instead():
     assert caught.value.code == "config.removed-key"
 
 
-@pytest.mark.parametrize("value", [0, -1, "1", True, float("nan"), float("inf"), None])
+@every_row("value", [0, -1, "1", True, float("nan"), float("inf"), None])
 def test_seconds_are_positive_numbers(value):
     with pytest.raises(ConfigError, match="period_s is"):
         settings.seconds("x", {"period_s": value}, "period_s", 1.0)

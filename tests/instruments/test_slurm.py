@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from tests.codes import raises_code
+from tests.rows import every_row
 from tests.slurm.fake import DAY, PM, T0, Fake, row
 
 from joulelab.analysis.counter import CounterCurve
@@ -73,7 +74,7 @@ def test_steps_side_by_side_and_gaps():
     assert said(Fake(row("1", 80) + row("1.0", 80, "00:01", "01:00")).archive()) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "config", "reason"),
     [
         ("0", PM.replace("pm_counters", "none"), "AcctGatherEnergyType is none"),

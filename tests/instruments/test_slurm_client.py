@@ -7,6 +7,7 @@ import stat
 
 import pytest
 from tests.codes import raises_code
+from tests.rows import every_row
 
 from joulelab.core.errors import MeterError, ReadFailed, Unavailable
 from joulelab.instruments.slurm import client as slurm
@@ -66,7 +67,7 @@ def test_other_answers():
     assert slurm.parse_settings(CONFIG)["AcctGatherNodeFreq"] == "1 sec"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("said", "code"),
     [
         ("sacct: error: Problem talking to the database: Connection refused", "read-failed.program"),
@@ -174,7 +175,7 @@ def mutated(draw: random.Random, text: str) -> str:
     return "".join(letters)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "names"),
     [
         ("", []),
@@ -188,7 +189,7 @@ def test_lists_of_nodes(text, names):
     assert slurm.expand_nodes(text) == names
 
 
-@pytest.mark.parametrize("text", [",", "n[", "n]1", "n[1-]", "n[-2]", "n[1-999999999]", "n1,,n2", "n[1]["])
+@every_row("text", [",", "n[", "n]1", "n[1-]", "n[-2]", "n[1-999999999]", "n1,,n2", "n[1]["])
 def test_what_is_no_list_of_nodes(text):
     with raises_code("read-failed.answer"):
         slurm.expand_nodes(text)

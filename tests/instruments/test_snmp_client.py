@@ -10,6 +10,7 @@ import time
 
 import pytest
 from tests.codes import raises_code
+from tests.rows import every_row
 from tests.waiting import until
 
 from joulelab.core.errors import ConfigError, ReadFailed
@@ -159,7 +160,7 @@ def response(pairs):
     return encoder.encode(v2c.apiMessage.get_pdu(whole))
 
 
-@pytest.mark.parametrize("auth", AUTH)
+@every_row("auth", AUTH)
 def test_a_secured_answer_opens_for_who_has_the_keys(auth):
     user = User("meter", auth, "a password", "AES256", "another one")
     data = usm(user).frame_request(response(PAIRS), 77)

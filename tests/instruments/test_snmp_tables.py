@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.codes import list_error_codes, list_strings, raises_code
 from tests.instruments.snmp_replay import Replay, plan_session, read_objects
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.instruments import snmp
@@ -72,7 +73,7 @@ def test_codes_of_refusals_and_messages_stay():
     assert messages <= list_strings("instruments/snmp")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body",
     [
         "[unit]\npwer_w = { oid = '1.3.6', scale = 1 }",
@@ -92,7 +93,7 @@ def test_a_wrong_table_is_refused(body):
         parse_table("x", HEAD + body)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("change", "words"),
     [
         ({"comunity": "x"}, "did you mean 'community'"),

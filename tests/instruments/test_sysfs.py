@@ -4,6 +4,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import Denied, DeviceLost, ReadFailed
 from joulelab.instruments.sysfs import OpenFile, explain_read_error, read_number, read_text
@@ -38,7 +39,7 @@ def test_a_missing_file_is_lost(tmp_path):
         OpenFile(tmp_path / "none", "x")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("number", "kind"),
     [
         (errno.EACCES, Denied),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.instruments.nvml.client import Gpu, Mig
@@ -24,7 +25,7 @@ GPUS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "scopes"),
     [
         (None, ["gpu:0", "gpu:1", "gpu:2"]),

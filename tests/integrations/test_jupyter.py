@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.recorder.driving import FAKE, events_of
+from tests.rows import every_row
 from tests.run.supervised import marks
 from tests.waiting import until
 from tests.workloads.books import environment
@@ -236,7 +237,7 @@ def test_what_somebody_else_records_is_joined_and_left(
     assert begun(m.run).count(("table", "cell 2")) == 1  # `%joulelab` waits in its cell
 
 
-@pytest.mark.parametrize("order", ["pairs", "no beginning", "nested", "cancelled", "replaced"])
+@every_row("order", ["pairs", "no beginning", "nested", "cancelled", "replaced"])
 def test_cells_that_end_otherwise_than_they_began_are_told_apart(order: str) -> None:
     class Info:
         raw_cell = "x"

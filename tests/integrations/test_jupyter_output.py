@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.analysis.result import Check, GpuLoad, GroupResult, Result
 from joulelab.core.quantity import Quantity
@@ -173,6 +174,6 @@ def test_a_measured_cell_runs_as_any_other_after_its_first_line(given: list[str]
     assert others == rest
 
 
-@pytest.mark.parametrize("given", [[], ["x\n"], ["%%joulelab?\n"], ["%%joulelabs\n", "x\n"], ["%joulelab\n"]])
+@every_row("given", [[], ["x\n"], ["%%joulelab?\n"], ["%%joulelabs\n", "x\n"], ["%joulelab\n"]])
 def test_other_cells_are_left_alone(given: list[str]) -> None:
     assert replace_first_line(list(given)) == given

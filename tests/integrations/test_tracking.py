@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.recorder.driving import fake
+from tests.rows import every_row
 from tests.run.supervised import marks
 from tests.waiting import until
 
@@ -86,7 +87,7 @@ def lines() -> None:
             thread.join()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("batch", "samples"),
     [
         (X, 8),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.papers.prepared import make_figure, make_figures, make_reproduction
+from tests.rows import every_row
 
 from joulelab.core.quantity import Quantity
 from joulelab.papers import reproduction_text as text
@@ -34,7 +35,7 @@ from joulelab.report.study_csv import write_records
 from joulelab.report.terminal import write_blocks
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("published", "reproduced", "tolerance", "verdict"),
     [
         (100.0, 105.0, SHARE, "hit"),
@@ -61,7 +62,7 @@ def test_a_figure_is_within_its_tolerance_or_misses(
     assert make_figure("x", published, reproduced, tolerance=tolerance).verdict == verdict
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("gain", "points"),
     [(25.39, 2.0), (15.03, 1.503), (11.5, 1.15), (2.26, 0.226), (3, 0.5), (0.1, 0.05), (-7.52, 0.752)],
 )

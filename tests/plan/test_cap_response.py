@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.plan.measured_runs import measured, node_run, only_accounted
+from tests.rows import every_row
 from tests.study.virtual_study import write
 
 from joulelab.analysis.result import Check
@@ -92,7 +93,7 @@ def test_the_limit_is_what_was_found_where_the_nameplate_stands_for_the_gpus(tmp
         fit_cap_response(runs[1:])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("more", "why"),
     [
         ({"command": ["python", "other.py"]}, "workload"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.plan.measured_runs import measured, node_run, only_accounted
 from tests.report.synthetic import make_run
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import SERVED_TWIN
@@ -165,7 +166,7 @@ def test_a_node_that_a_twin_served_is_simulated(tmp_path: Path) -> None:
     assert fmt.name_twins([SERVED_TWIN, "bnl"]) == f"simulated: {SERVED_TWIN}; twin bnl, virtual time"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("scope", "side"),
     [
         ("node.ac", "ac"), ("outlet:pdu1.3", "ac"), ("psu:0", "ac"), ("node.dc", "dc"), ("psu.dc:0", "dc"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError, JoulelabError, MeterError, MissingDependency, Unavailable
 from joulelab.recorder.plan import MeterPlan, Plan, open_meter
@@ -28,7 +29,7 @@ def test_without_a_list_the_usual_meters_are_opened() -> None:
     assert {"nvml", "rapl", "fake"} <= set(names)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"host_dir": "/x", "host": "h"}', "nonsense"])
+@every_row("text", ["", "[]", "{}", '{"host_dir": "/x", "host": "h"}', "nonsense"])
 def test_a_plan_that_cannot_be_read_says_so(text: str) -> None:
     with pytest.raises(ConfigError, match="plan cannot be read"):
         Plan.from_json(text)

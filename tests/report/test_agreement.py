@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.analysis.joining import compare_meters
 from joulelab.analysis.result import ChannelEnergy, GroupResult, Lag, PowerStatistics, Result, ScopeResult
@@ -74,7 +75,7 @@ def test_scopes_of_several_hosts_are_named_with_them():
     assert [r.scope for r in list_agreement_rows(result(NODE, other)) if r.scope] == ["n1/node.ac", "n2/node.ac"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("lags", "words"),
     [
         ([], "-"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.report.synthetic import START, epochs, make_run
+from tests.rows import every_row
 
 from joulelab.analysis import analyse
 from joulelab.analysis.results_file import list_query_rows, load_head, load_result
@@ -76,9 +77,7 @@ def test_rates_and_energies_of_work_have_prefixes() -> None:
     assert fmt.scale_per_work([], "samples")[1] == "J/sample"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [("x", "x"), (True, "yes"), (False, "no"), (60000, "60,000"), (0.912345678, "0.912346")]
-)
+@every_row(("value", "text"), [("x", "x"), (True, "yes"), (False, "no"), (60000, "60,000"), (0.912345678, "0.912346")])
 def test_values_of_facts(value: Any, text: str) -> None:
     assert fmt.format_fact(value) == text
 

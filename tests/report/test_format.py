@@ -6,6 +6,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
@@ -14,7 +15,7 @@ values = st.floats(min_value=1e-9, max_value=1e13)
 numbers = st.floats(min_value=-1e12, max_value=1e12)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "expanded", "text"),
     [
         (12.3412, 0.1234, "12.34 ± 0.12"),
@@ -38,7 +39,7 @@ def test_an_interval_has_the_digits_of_its_uncertainty(value: float, expanded: f
     assert fmt.format_interval(value, expanded) == text
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("watts", "expanded", "text"),
     [
         (1065.3, 420.0, "1,070 W"),
@@ -84,7 +85,7 @@ def test_a_figure_is_called_too_short_only_if_more_time_would_help(kind: str, se
     assert fmt.format_scaled(energy, 1.0, "J", is_derived=True) == fmt.NOT_RESOLVED
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "expanded", "text"),
     [
         (12341.2, 123.4, "12.34 ± 0.12 kJ"),
@@ -107,7 +108,7 @@ def test_everything_beside_a_quantity_is_in_one_pair_of_brackets() -> None:
     assert text == "~9.290 kJ (2.58 Wh, accuracy unknown, estimate)"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seconds", "text"),
     [
         (0, "0 s"),
@@ -129,7 +130,7 @@ def test_durations(seconds: float, text: str) -> None:
     assert fmt.format_duration(seconds) == text
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("scopes", "text"),
     [
         ([f"gpu:{k}" for k in range(8)], "gpu:0-7"),

@@ -10,6 +10,7 @@ from tests.analysis.studies import by_cap, cell, trial
 from tests.codes import list_error_codes, list_given_codes
 from tests.report.synthetic import UNKNOWN, make_run
 from tests.report.test_agreement import result
+from tests.rows import every_row
 
 from joulelab.analysis.cell_metrics import Cell, summarise_cells
 from joulelab.analysis.result import CapResult, Check, GroupResult, RatedDevice, RatedResult
@@ -114,7 +115,7 @@ def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = F
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("found", "verdict"),
     [
         (pair(0.8, 0.01), "B uses 20 ± 2 % less"),
@@ -175,7 +176,7 @@ def rated(
 HOW = "is not recorded; set rated_w = WATTS below [node] of joulelab.toml"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("found", "words"),
     [
         (
@@ -199,7 +200,7 @@ def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, word
     assert format_rated_power(rated(10200.0)) == "10,200 W"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("found", "words"),
     [
         (rated(5.0, seconds=2.0, measured=Quantity(4.0, known=False)), "5 W x 2.00 s = 10.0 J: 2.500 ± ? times"),
@@ -227,7 +228,7 @@ def test_devices_with_equal_caps_share_a_line() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("end", "words"),
     [
         ({"outcome": "exit", "exit_code": 3}, "exit 3"),
@@ -247,7 +248,7 @@ def gap(place: str) -> Check:
     return Check("gaps", "failed", place, {"lost_share": 0.52})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("checks", "message"),
     [
         (

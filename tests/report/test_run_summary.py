@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.report.synthetic import UNKNOWN, epochs, make_run
+from tests.rows import every_row
 
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
@@ -60,7 +61,7 @@ def test_the_energy_has_its_interval_also_in_percent(runs: Path) -> None:
     assert percent == pytest.approx(100 * wide_kj / energy_kj, abs=0.6)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("joules", "expanded", "text"),
     [
         (3.528e6, 0.2e6, "0.98 ± 0.06 kWh (± 6 %)"),

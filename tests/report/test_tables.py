@@ -3,9 +3,10 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import pytest
 from tests.analysis.studies import cell, trial
+from tests.rows import every_row
 
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.core.quantity import Quantity
@@ -34,6 +35,9 @@ from joulelab.report.tables import (
     write_markdown,
     write_terminal,
 )
+
+if TYPE_CHECKING:
+    import pytest
 
 ENERGIES = [Quantity(1234.0, {"gain": 6.0}), Quantity(800.0, {"gain": 4.0}), Quantity(2034.0, {"gain": 10.0})]
 TABLE = make_table(
@@ -223,7 +227,7 @@ def test_texts_of_others_break_neither_markdown_nor_latex_nor_html() -> None:
     assert "\x1b" not in write_terminal(table)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "escaped"),
     [
         ("a`b", r"a\`b"),

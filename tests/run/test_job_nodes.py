@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.rows import every_row
 from tests.run.supervised import DRIVER, Bench, gone
 from tests.waiting import until
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("environ", "count"),
     [
         ({}, 0),

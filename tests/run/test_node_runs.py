@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.analysis.folders import UTC, Folder, counter, gpu
 from tests.analysis.virtual import BASE, NS, ns
+from tests.rows import every_row
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.errors import ConfigError, StoreError
@@ -215,7 +216,7 @@ def join_simulated(tmp_path):
     return [make_node(tmp_path / "a"), edit_meta(simulated, environment={"JOULELAB_TWIN": "2xh100"})]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("make", "code"),
     [
         (join_simulated, "partly-simulated"),

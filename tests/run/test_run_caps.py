@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.control.client import CapDevice, CapStatus
 from joulelab.core.errors import ConfigError, Unavailable
@@ -26,7 +27,7 @@ def make_status(*numbers: int) -> CapStatus:
     return CapStatus(devices, [(f"gpu:{i}", "no cap") for i in range(4) if i not in numbers])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("node", "environ", "scopes"),
     [
         (AMD, {}, ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]),

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.rows import every_row
 from tests.slurm.fake import DAY, PM, T0, Fake, row
 
 from joulelab.analysis.analyse import analyse_run
@@ -175,7 +176,7 @@ def watts(tmp_path: Path, values: Sequence[float], scope: str = "node.ac", unit:
         return [check for check in analyse_run(run).checks if check.status == "failed"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("values", "scope", "unit", "said"),
     [
         ([500.0, 500.0, 90_000.0, 500.0], "node.ac", "W", "reaches 90.0 kW, far from its median of 500 W"),
@@ -204,7 +205,7 @@ def test_powers_that_can_be_pass(tmp_path: Path) -> None:
     assert watts(tmp_path, [6.1, 6.0, 6.2], unit="kW") == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "scope"),
     [(1e308, "node.ac"), (-1e100, "node.ac"), (1e12, "node.ac"), (-35.0, "node.ac"), (12e3, "gpu:0"), (11e6, "rack")],
 )

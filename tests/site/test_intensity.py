@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.site.intensity import list_countries, load_intensity_table, name_zone, read_own_text
@@ -51,7 +52,7 @@ def test_figures_of_agencies_are_theirs() -> None:
     assert table.find_row("US", 2022).g_per_kwh == pytest.approx(1650e6 / 4230672, abs=0.5)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("written", "zone"),
     [
         ("DE", "DE"),
@@ -80,7 +81,7 @@ def test_own_figures_win_and_both_are_listed() -> None:
     assert table.find_row("Iceland") == table.country_rows["IS"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("zone", "year", "covers", "code", "advice"),
     [
         ("Germny", None, None, "config.unknown-zone", "did you mean DE (Germany)?"),
@@ -121,7 +122,7 @@ def test_a_copy_that_somebody_edited_is_a_table_of_its_own(tmp_path: Path) -> No
     assert load_intensity_table(path).rows == load_intensity_table().rows
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("old", "new", "line", "code"),
     [
         ("g_per_kwh = 100", "g_per_kwh = -1", 4, "config.wrong-value"),

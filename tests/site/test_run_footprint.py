@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from tests.report.page.reading import Reader
 from tests.report.synthetic import make_run
+from tests.rows import every_row
 
 import joulelab
 from joulelab.analysis.results_file import load_head, load_result, read_head, read_result
@@ -203,7 +204,7 @@ def test_an_energy_that_is_not_resolved_has_no_cost(tmp_path: Path) -> None:
     assert list_footprint_facts(replace(result, groups=(vague,))) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "expanded", "text"),
     [(0.3528, 0.021, "0.353 EUR"), (12.345, 0.2, "12.35 EUR"), (1234.5, 0.1, "1,234 EUR"),
      (3e-5, 1e-6, "below 0.0001 EUR"), (0.0, 0.0, "0 EUR"), (0.00128, 7.8e-5, "0.001280 EUR"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
@@ -25,7 +26,7 @@ def test_a_zone_gives_intensity_source_and_year() -> None:
     assert recorded == replace(site, is_recorded=True)
 
 
-@pytest.mark.parametrize("values", [None, {}, "DE", {"price": "0.3"}, {"pue": None}, {"year": True}, {"zone": 3}])
+@every_row("values", [None, {}, "DE", {"price": "0.3"}, {"pue": None}, {"year": True}, {"zone": 3}])
 def test_a_damaged_record_of_a_site_is_no_site(values: object) -> None:
     assert restore_site(values) is None
 
@@ -49,7 +50,7 @@ def test_nothing_is_guessed() -> None:
     assert compute_footprint(ONE_KWH, Site(g_per_kwh=381.0)).cost is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "price"),
     [
         ("0.30EUR", (0.30, "EUR")),
@@ -67,9 +68,7 @@ def test_prices_have_a_currency(text: str, price: tuple[float, str]) -> None:
     assert currency == price[1]
 
 
-@pytest.mark.parametrize(
-    "text", ["0.30", "0,30EUR", "-1EUR", "EUR", "", "0.3 blah", "0.3 EUR/J", "1e9 EUR", "9999999EUR"]
-)
+@every_row("text", ["0.30", "0,30EUR", "-1EUR", "EUR", "", "0.3 blah", "0.3 EUR/J", "1e9 EUR", "9999999EUR"])
 def test_other_prices_are_refused(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_price(text)
@@ -77,7 +76,7 @@ def test_other_prices_are_refused(text: str) -> None:
     assert "0.30EUR" in (caught.value.next or "")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("values", "code", "key"),
     [
         ({"zone": "Germny"}, "config.unknown-zone", "zone"),

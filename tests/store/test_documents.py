@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import StoreError
 from joulelab.store import documents
@@ -72,7 +73,7 @@ def test_other_defects_are_named(text: bytes) -> None:
 GOOD = '{"t": 1, "event": "a"}'
 
 
-@pytest.mark.parametrize(
+@every_row(
     "bad",
     [
         "{",
@@ -114,7 +115,7 @@ def test_too_many_lines_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read_lines(tmp_path / "none.jsonl") == ([], 0)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("document", "change", "why"),
     [
         ("run", {"host": 7}, "host is not text"),

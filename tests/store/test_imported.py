@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.codes import raises_code
+from tests.rows import every_row
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS
@@ -97,7 +98,7 @@ def test_queries_find_it_among_the_others(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == [run]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("what", "code"),
     [
         (wanted(ImportedMeter("pdu1", [power("node.ac", 1.0)]), end_ns=T0), "store.no-interval"),

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.codes import raises_code
+from tests.rows import every_row
 from tests.store.make import Row, close_run, fields, gpus, make_run, open_journal, ramp, write_rows
 
 from joulelab.core.errors import WriteFailed
@@ -113,7 +114,7 @@ def test_header_round_trip(runs: Path) -> None:
     assert pack_header(fields(7), header.streams) == path.read_bytes()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "content",
     [b"", b"JLJ1", b"XXXX\x02\0\0\0{}", PREFIX.pack(b"JLJ1", 2**31), PREFIX.pack(b"JLJ1", 2) + b"[]",
      PREFIX.pack(b"JLJ1", 12) + b'{"schema":1}', PREFIX.pack(b"JLJ1", 4) + b"\0\0\0\0"],
@@ -155,7 +156,7 @@ def test_the_writer_holds_the_journal(runs: Path) -> None:
     assert not is_being_written(journal.path.with_name("gone"))
 
 
-@pytest.mark.parametrize("name", ["", "a.b", "../a", "a/b", "-a"])
+@every_row("name", ["", "a.b", "../a", "a/b", "-a"])
 def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
     with raises_code("store.bad-name"):
         make_journal_path(tmp_path, name, "fast", 0)

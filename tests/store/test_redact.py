@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.store.redact import HIDDEN, redact_command, select_environment
 
@@ -59,7 +60,7 @@ def test_values_of_secrets_go(argv: list[str]) -> None:
     assert len(cleaned) == len(argv)
 
 
-@pytest.mark.parametrize("token", TOKENS)
+@every_row("token", TOKENS)
 def test_known_and_random_tokens_go_wherever_they_stand(token: str) -> None:
     for argv in ([token], ["--x", token], [f"--x={token}"], ["sh", "-c", f"do {token} now"], [f"a:{token}"]):
         assert token not in " ".join(redact_command(argv))

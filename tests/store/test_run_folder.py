@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.codes import raises_code
+from tests.rows import every_row
 from tests.store.make import NOBODY, STARTED, close_run, gpus, make_run, open_journal, write_rows
 
 from joulelab.core.clock import read_boot_id
@@ -135,7 +136,7 @@ def test_newer_runs_are_refused(runs: Path) -> None:
         read_meta(run)
 
 
-@pytest.mark.parametrize("host", ["", ".", "..", "a/b", ".hidden"])
+@every_row("host", ["", ".", "..", "a/b", ".hidden"])
 def test_hosts_stay_in_the_run(tmp_path: Path, host: str) -> None:
     with raises_code("store.bad-name"):
         find_host_dir(tmp_path, host)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.codes import raises_code
+from tests.rows import every_row
 from tests.store.make import close_run, gpus, make_run, ramp, write_rows
 
 from joulelab.store import safe_files
@@ -199,7 +200,7 @@ def test_permissions_may_be_fixed_whatever_the_umask(tmp_path: Path) -> None:
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"] == [0o644, 0o600]
 
 
-@pytest.mark.parametrize("kind", ["a link", *KINDS])
+@every_row("kind", ["a link", *KINDS])
 def test_lines_are_appended_to_regular_files_only(tmp_path: Path, kind: str) -> None:
     path, elsewhere = tmp_path / "log", tmp_path / "elsewhere"
     if kind == "a link":

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.study.knobs import Knob
 from joulelab.study.matrix import Workload, make_cells
@@ -37,7 +38,7 @@ def test_cells_of_study_files_keep_their_identities(name: str) -> None:
     assert found == KEYS[name]
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@every_row("name", SWEEPS)
 def test_cells_of_a_sweep_keep_their_identities(name: str) -> None:
     command, knobs = SWEEPS[name]
     made = make_cells(Workload(command or ("w",)), [Knob.parse(knob, text) for knob, text in knobs.items()])

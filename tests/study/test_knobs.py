@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.study.knobs import (
@@ -65,7 +66,7 @@ def test_other_values_stay_as_they_are_typed() -> None:
     assert all(Value.from_json(v.to_json()) == v for v in found)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "text", "said"),
     [
         ("cap", "", "empty"),

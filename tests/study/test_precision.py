@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.rows import every_row
 from tests.study.bench import make_study, place, store_trial
 from tests.study.virtual_study import write
 
@@ -175,7 +176,7 @@ def test_the_least_precise_phase_of_the_scope_counts() -> None:
     assert judge_precision("k", (), trials[:1], 1, target).share is None
 
 
-@pytest.mark.parametrize("text", ["1", "0%", "100%", "-1%", "nan%", "x%", 1, ""])
+@every_row("text", ["1", "0%", "100%", "-1%", "nan%", "x%", 1, ""])
 def test_a_precision_is_a_percentage(text: Any) -> None:
     assert parse_precision(" 0.5% ") == pytest.approx(0.005)
     with pytest.raises(ConfigError, match="write a percentage: 1%"):

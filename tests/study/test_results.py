@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.rows import every_row
 from tests.study.bench import make_study, place, store_trial
 
 from joulelab.analysis.cell_metrics import summarise_cells
@@ -344,7 +345,7 @@ def test_rated_power_is_compared_with_what_the_same_devices_used() -> None:
     assert _list_rated_scopes(found, phase, ["gpu:1"]) == {}, "of a phase no single GPU's energy is known"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pattern", "name"),
     [
         (r"tokens: (\d+)", "tokens"),

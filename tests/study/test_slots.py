@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.rows import every_row
 from tests.study.bench import make_study, only_cell, place
 
 from joulelab.core.clock import monotonic_ns
@@ -268,7 +269,7 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
         join_study(tmp_path / "file" / "s", "s", plan_of(("a",), "100"), 1)
 
 
-@pytest.mark.parametrize("name", ["../x", ".", "", "a/b", "a" * 300, "-x", "x\n"])
+@every_row("name", ["../x", ".", "", "a/b", "a" * 300, "-x", "x\n"])
 def test_names_that_cannot_be_folders_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="cannot name a study; letters, digits") as refused:
         check_name(name)
@@ -278,7 +279,7 @@ def test_names_that_cannot_be_folders_are_refused(tmp_path: Path, name: str) -> 
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"knobs": []}', "another"])
+@every_row("text", ["", "{", "[]", "{}", '{"knobs": []}', "another"])
 def test_a_damaged_cell_is_left_out_and_written_anew(tmp_path: Path, text: str) -> None:
     plan = plan_of(("a",), "100,200")
     study = join_study(tmp_path / "s", "s", plan, 5)

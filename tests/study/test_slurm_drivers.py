@@ -7,6 +7,7 @@ import json
 import subprocess
 
 import pytest
+from tests.rows import every_row
 from tests.slurm.site import AWAY, NONE, Site, executor
 
 from joulelab.core.process_identity import identify_process
@@ -124,7 +125,7 @@ def test_a_driver_in_another_container_is_seen_by_its_lock(tmp_path):
     assert mine.describe_other_driver(job) == ""
 
 
-@pytest.mark.parametrize(
+@every_row(
     "reason",
     [
         "JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "job requeued in held state", "launch failed requeued held",
@@ -137,14 +138,12 @@ def test_reasons_of_jobs_that_do_not_start_by_themselves(reason):
     assert is_stuck(JobState("8", "8", "PENDING", reason=reason))
 
 
-@pytest.mark.parametrize(
-    "reason", ["", "Resources", "Priority", "BeginTime", "JobArrayTaskLimit", "AssocGrpCpuLimit", "Dependency"]
-)
+@every_row("reason", ["", "Resources", "Priority", "BeginTime", "JobArrayTaskLimit", "AssocGrpCpuLimit", "Dependency"])
 def test_reasons_of_jobs_that_wait(reason):
     assert not is_stuck(JobState("8", "8", "PENDING", reason=reason))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("err", "state", "words"),
     [
         (None, "FAILED|1:0", "job 8 ended as FAILED, exit code 1:0 on n1; there is no {folder}/err.0: see whether"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.toml_reading import describe_keys
@@ -333,7 +334,7 @@ def test_each_problem_is_one_line_whatever_stands_in_the_file(tmp_path: Path) ->
     assert told == "6: no cell has batch 0\\x1e\\x1b[1m\\n0; valid: 256, 512"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "expected"),
     [
         (

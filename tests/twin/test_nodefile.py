@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.twin import nodefile
@@ -55,7 +56,7 @@ def test_all_tables_are_read() -> None:
     assert (meter.flaws.period_s, meter.flaws.window_s, meter.flaws.quantum_w) == (60, 0, 1)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "says"),
     [
         ("[cooling]\nkind = 'watr'", r"here\.toml:2: kind is 'watr'; valid: air"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.twin import profile
@@ -49,7 +50,7 @@ def test_shapes() -> None:
     assert area(profile.square(1, 0.5, 0, 1).shift_by(0.25), 0, 0.25) == pytest.approx(0)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "says"),
     [
         ("squre:period_s=1", "did you mean 'square'"),

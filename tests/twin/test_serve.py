@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError, MissingDependency, Unavailable
 from joulelab.twin import nodefile, profile
@@ -115,7 +116,7 @@ def test_a_node_file(tmp_path: Path) -> None:
     assert set(found.profiles) == {"gpu", "cpu:0"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "says"),
     [
         ("nam = 'x'", "did you mean 'name'"),
@@ -187,7 +188,7 @@ def test_the_command_prints_what_to_export(library: Path) -> None:
     assert not Path(facts["directory"]).exists()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "says"),
     [
         (["--gpu-model", "h10"], "h100"),

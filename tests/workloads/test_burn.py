@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tests.rows import every_row
 from tests.workloads.books import LIMIT_S, environment, is_gone, wait_for
 
 from joulelab.core.errors import ConfigError
@@ -33,7 +34,7 @@ def asked(gpu: bool = False, **given: str) -> Settings:
     return read(merge_parameters("burn", burn.PARAMETERS, given, burn.PRESETS), gpu=gpu)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "gpu", "found"),
     [
         ({}, False, ("numpy", "cpu", 512, Memory(bytes=64_000_000))),
@@ -49,7 +50,7 @@ def test_what_is_not_given_follows_from_the_device(given: dict[str, str], gpu: b
     assert (settled.backend, settled.device, settled.size, settled.memory) == found
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "why"),
     [
         ({"device": "gpu"}, "device is 'gpu'; give one of: auto, cpu, cuda"),

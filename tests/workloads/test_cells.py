@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import every_row
 from tests.workloads.books import book, code, text, write
 
 from joulelab.core.errors import ConfigError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "value"),
     [
         ("3", 3),
@@ -93,7 +94,7 @@ def test_the_language_is_python_unless_told() -> None:
     assert notebook.get_kernel_name({}) == ""
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("content", "why"),
     [
         ("print(1)", "not JSON"),
@@ -126,7 +127,7 @@ def test_the_words_of_a_notebook(tmp_path: Path) -> None:
     assert again == notebook.NotebookRequest(file, {"x": "1"}, tmp_path / "b.ipynb", 0.5, "python3")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("words", "why"),
     [
         ([], "no notebook"),

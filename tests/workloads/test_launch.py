@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.workloads.training import launch
@@ -37,7 +38,7 @@ MPI = {
 GIVEN = {"device": "cpu", "ranks": "0", "nodes": "0", "rendezvous": "", "threads": "1"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("hosts", "first"),
     [
         ("n1", "n1"),
@@ -51,7 +52,7 @@ def test_the_first_host_of_a_list(hosts: str, first: str) -> None:
     assert launch.find_first_host(hosts) == first
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("environ", "place"),
     [
         ({}, None),
@@ -73,7 +74,7 @@ def test_the_place_of_a_process(environ: Mapping[str, str], place: LaunchPlace |
         assert place.nodes == 2
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "environ", "found"),
     [
         ("there:1", STEP, "there:1"),

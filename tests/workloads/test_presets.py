@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.rows import every_row
 
 from joulelab.cli.study_driver import prepare_data
 from joulelab.core.errors import ConfigError
@@ -55,7 +56,7 @@ def test_a_rank_takes_physical_cores_unless_told_otherwise(
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("environ", "ancestors", "is_kept"),
     [
         (TORCHRUN, [{}], False),
@@ -117,7 +118,7 @@ def test_the_node_without_gpus_does_not_claim_independent_predictions() -> None:
     assert "262.0 W" in header
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("target", "patience", "is_lower_better", "epochs", "reached"),
     [
         (0, 0, False, [0.5, 0.4, 0.3, 0.2], (4, "")),

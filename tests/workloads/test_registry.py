@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.rows import every_row
 from tests.workloads.books import LIMIT_S, book, code, write
 from tests.workloads.packages import outside
 
@@ -22,7 +23,7 @@ def test_only_reference_workloads_are_named() -> None:
     assert not {"notebook", "cells", "burning", "training"} & set(workload_registry.list_workloads())
 
 
-@pytest.mark.parametrize("name", ["brun", "notebook", "cells", "no/name", ""])
+@every_row("name", ["brun", "notebook", "cells", "no/name", ""])
 def test_an_unknown_name_is_told_with_the_valid_ones(name: str) -> None:
     with pytest.raises(ConfigError, match=r"there is no reference workload.*burn"):
         workload_registry.find_workload(name)
@@ -48,7 +49,7 @@ def test_the_words_of_a_study_become_a_command(tmp_path: Path) -> None:
         workload_registry.make_workload_command("notebok", ["a.ipynb"], tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("words", "why"),
     [
         (["burn", "second=3"], "did you mean 'seconds'"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.codes import raises_code
 from tests.control.fake import fails
+from tests.rows import every_row
 
 from joulelab.core.setting import SetterFamily
 from joulelab.instruments.nvml import client as codes
@@ -252,7 +253,7 @@ def control(user=1000, **answers):
     return GpuControl(nvml, Gpu(0, "GPU-1", "some", handle="h"), user=lambda: user), nvml
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("code", "user", "error", "advice"),
     [
         (codes.NO_PERMISSION, 1000, "denied.cap", "capd"),

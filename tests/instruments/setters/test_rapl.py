@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.control.fake import fails
+from tests.rows import every_row
 
 from joulelab.core.setting import is_same_setting
 from joulelab.instruments.rapl import Zone, explain_write_error, find_limits, open_setters, write_value
@@ -170,7 +171,7 @@ def test_a_refused_write_is_taken_back(tmp_path):
     assert written(path, 0) == 200
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("number", "is_opening", "code"),
     [
         (errno.EACCES, True, "denied.limit"),

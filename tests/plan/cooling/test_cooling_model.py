@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.plan.measured_runs import measured, node_run
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.plan.cooling.cooling_model import (
@@ -71,7 +72,7 @@ def test_the_law_is_that_of_the_twin() -> None:
             assert compute_fan_factor(AIR, CoolingSetting(kind, inlet_c)) == pytest.approx(twin[1] / twin[0])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("then", "value", "sources"),
     [
         (AIR, 1.0, set()),
@@ -221,7 +222,7 @@ def test_the_data_states_the_source_of_each_figure() -> None:
     assert len(data["notes"]) == len(data["messages"])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("made", "given", "words"),
     [
         ({}, {}, "present inlet temperature is not known"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
@@ -68,7 +69,7 @@ def test_a_plan_is_read(tmp_path: Path) -> None:
     assert [[rate.label.unit for rate in found] for found in rates.values()] == [["EUR/kWh"] * 2, ["g/kWh"] * 2]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("old", "new", "words"),
     [
         ("pue = 1.1", "pue = 0.9", "plan.toml:12: pue is 0.9; give a number from 1 to 10"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.report.synthetic import HOST, make_run
+from tests.rows import every_row
 
 from joulelab.analysis.result import CapResult
 from joulelab.core.errors import ConfigError
@@ -168,7 +169,7 @@ def test_many_mistakes_are_counted(read: Callable[..., JobStream]) -> None:
     assert str(caught.value).splitlines()[-1].endswith("2 more mistakes; correct these first")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "words"),
     [
         (b"", "is empty"),

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.toml_reading import Mistakes
@@ -146,7 +147,7 @@ def test_none_fits_where_one_is_too_much():
     assert fit_nodes(BNL, 60_000.0).nodes == 0
 
 
-@pytest.mark.parametrize("node_w", [0.0, -1.0, float("nan"), float("inf"), 0.001])
+@every_row("node_w", [0.0, -1.0, float("nan"), float("inf"), 0.001])
 def test_what_is_no_node_is_refused(node_w):
     with pytest.raises(ConfigError):
         fit_nodes(BNL, node_w)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.plan.rack.draws import draw
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rack.peaks import (
@@ -95,7 +96,7 @@ def test_runs_of_one_name_on_different_hosts_are_the_same_work():
     assert find_node_spread(draws).hosts == 3
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("draws", "value", "source"),
     [
         ([draw([100.0])], ASSUMED_SPREAD, "assumed"),

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError, Denied, ReadFailed
 from joulelab.plan.rates.electricity_maps import MapsAccess, MapsRate, fetch_intensity, find_access, make_label
@@ -229,7 +230,7 @@ def test_the_key_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
     assert find_access(named).address == "http://127.0.0.1:81"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("environ", "words"),
     [
         ({}, "needs a key.*ELECTRICITY_MAPS_TOKEN_FILE=FILE"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rates.find_rate import check_same_kind, compare_labels, find_rate, is_varying
@@ -18,7 +19,7 @@ from joulelab.plan.rates.tariff import Tariff
 CSV = "# kind: marginal\n# unit: g/kWh\ntime,value\n2026-11-01T00:00Z,300\n2026-11-01T01:00Z,310\n"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("spec", "want", "value", "kind", "unit"),
     [
         ("380", None, 380.0, "average", "g/kWh"),
@@ -41,7 +42,7 @@ def test_figures_and_rows_of_the_table(spec: str, want: Any, value: float, kind:
     assert (rate.label.kind, rate.label.unit, is_varying(rate)) == (kind, unit, False)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("spec", "want", "words"),
     [
         ("0.3", "price", "has no currency"),

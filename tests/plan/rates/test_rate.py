@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rates.rate import Constant, Label, Steps, format_time, read_unit
@@ -74,7 +75,7 @@ def test_a_gap_is_refused_where_it_is_needed_and_named() -> None:
         steps.means(at(1, 1))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("starts", "values", "end", "words"),
     [
         ([0, 10, 10], [1, 2, 3], 20, "do not ascend"),
@@ -100,7 +101,7 @@ def test_prices_may_be_negative_and_a_constant_is_known_at_all_times() -> None:
         Constant(380.0, LABEL).means(np.array([2.0, 1.0]))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "factor", "unit"),
     [
         ("g/kWh", 1, "g/kWh"), ("gCO2eq/kWh", 1, "g/kWh"), ("kg CO₂e/MWh", 1, "g/kWh"), ("lb/MWh", 0.45359237, "g/kWh"),

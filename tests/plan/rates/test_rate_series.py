@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rates.rate_series import read_series, write_series
@@ -63,7 +64,7 @@ def test_missing_values_and_hours_are_gaps_and_a_written_series_reads_back(tmp_p
     assert (again.end_s, again.label.kind, again.label.unit) == (steps.end_s, "average", "g/kWh")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("old", "new", "words"),
     [
         ("310.5", "-1", r"a.csv:5: -1 g/kWh is negative"),

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.plan.rates.find_rate import find_rate
@@ -87,7 +88,7 @@ def test_days_of_23_and_25_hours_have_the_right_prices(day: tuple[int, int, int]
     assert [dt.datetime.fromtimestamp(t, BERLIN).strftime("%H:%M") for t in changes] == ["06:00", "22:00"]
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"])
+@every_row("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"])
 def test_every_quarter_of_a_year_agrees_with_its_clock(zone: str) -> None:
     label = Label("price", "EUR/kWh", "x", time_zone=zone)
     rules = (
@@ -189,7 +190,7 @@ def test_dates_are_days_of_the_tariffs_own_clock(tmp_path: Path) -> None:
     assert (tariff.since_s, tariff.until_s) == (utc(2026, 4, 1), utc(2026, 5, 1, zone=ZoneInfo("UTC")))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("old", "new", "said"),
     [
         ('unit = "ct/kWh"', "", "has no unit"),

@@ -14,6 +14,7 @@ import click
 import pytest
 from tests.cli.entry import JOULELAB
 from tests.plan.when.run_plans import PAUSE, RUN, make_plan
+from tests.rows import every_row
 from tests.waiting import until
 
 from joulelab.core.errors import ConfigError, StoreError
@@ -160,7 +161,7 @@ def test_an_ended_or_forgotten_job_needs_no_pause(tmp_path):
     assert pause(FakeSlurm(None), tmp_path)[0][0] == "ended"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("words", "given"),
     [
         (("train",), {}),

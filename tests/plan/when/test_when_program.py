@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from tests.plan.when.brute import find_least_cost, find_least_cost_with_restarts
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.plan.when.when_program import JobModes, RestartCost, find_cheapest_slots
@@ -47,7 +48,7 @@ def check_random_problem(seed: int) -> None:
     assert found.gap <= CLOSE, seed
 
 
-@pytest.mark.parametrize("seed", range(25))
+@every_row("seed", range(25))
 def test_it_is_the_optimum(seed: int) -> None:
     check_random_problem(seed)
 

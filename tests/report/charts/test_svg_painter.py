@@ -5,6 +5,7 @@ from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.report.charts.chart_model import (
     BarChart,
@@ -40,7 +41,7 @@ def rects(svg: str, class_: str) -> list[dict[str, float]]:
     return [{k: float(v) for k, v in a.items() if k != "class"} for a in found]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 5600.0), (-3.2, 81.0), (1e-9, 4e-9), (99.0, 99.4)])
+@every_row(("low", "high"), [(0.0, 1.0), (0.0, 5600.0), (-3.2, 81.0), (1e-9, 4e-9), (99.0, 99.4)])
 def test_ticks_are_round_and_within_the_axis(low: float, high: float) -> None:
     axis = make_axis("x", [low, high])
     at = [value for value, _ in axis.ticks]

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from tests.analysis.test_codes import CHECKS, NOTES
 from tests.codes import list_given_codes, list_strings, read_trees
+from tests.rows import every_row
 
 from joulelab.analysis.result import Check
 from joulelab.analysis.study_cells import Note
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "messages.md"
 LONGEST = 200
 MESSAGES = list_messages()
-IDS = [f"{m.subject} {m.code}" for m in MESSAGES]
 # Warnings and failures without a next step, and why there is none.
 WITHOUT_NEXT = {
     "check-failed": "the check itself has one",
@@ -58,7 +58,7 @@ def test_every_code_has_a_message_and_every_message_a_code() -> None:
     assert {m.code for m in MESSAGES if m.subject == "comparison"} == list_given_codes("report", "Note") - remarks
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=IDS)
+@every_row("message", MESSAGES)
 def test_a_message_is_short_plain_and_has_a_next_step(message: Message) -> None:
     for text in (message.text, *_split_alternatives(message.next)):
         assert len(_fill(text)) <= LONGEST, _fill(text)
@@ -96,7 +96,7 @@ PROSE = {"was"}  # what joulelab itself did
 ARGUMENTS = {"{meter}": "pdu1", "{scope}": "pdu1", "{doctor}": "pdu1"}  # RUN and METER are names as they are
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=IDS)
+@every_row("message", MESSAGES)
 def test_the_commands_of_a_message_can_be_typed(message: Message) -> None:
     for text in (message.text, *_split_alternatives(message.next)):
         for found in COMMAND.finditer(text):
@@ -120,7 +120,7 @@ def _parse_command(words: list[str]) -> None:
         assert words[0] in VERBS, words
 
 
-@pytest.mark.parametrize(
+@every_row(
     "words", ["shew RUN", "show RUN --scopes", "show RUN --scope all", "cap stat", "compare", "show RUN lists it"]
 )
 def test_a_command_that_cannot_be_typed_is_noticed(words: str) -> None:

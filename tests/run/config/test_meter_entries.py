@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.text import suggest_name
@@ -153,7 +154,7 @@ def test_a_login_in_an_address_is_refused_and_not_shown(places: Places, meter: s
     assert SECRET not in repr(config)
 
 
-@pytest.mark.parametrize("meter", ["redfish", "prometheus", "snmp", "modbus", "ipmi", "plug", "analyzer"])
+@every_row("meter", ["redfish", "prometheus", "snmp", "modbus", "ipmi", "plug", "analyzer"])
 def test_a_meter_that_is_opened_directly_refuses_it_too(meter: str) -> None:
     key = "resource" if meter == "analyzer" else "address"
     config = {key: f"http://root:{SECRET}@127.0.0.1:9", "label": "x"}

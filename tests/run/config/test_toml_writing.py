@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.run.config import toml_writing
@@ -59,7 +60,7 @@ def test_an_entry_is_replaced_only_on_request(tmp_path: Path) -> None:
     assert "idle_s = 1 # keep" in file.read_text()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         'meters = { a = { meter = "rapl" } }\n',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.rows import every_row
 from tests.study.tuning.two_gpus import STATUS, device
 
 from joulelab.control.client import CapStatus
@@ -57,7 +58,7 @@ def test_clocks_make_a_grid_of_their_own_or_one_of_pairs() -> None:
         make_grid(CapStatus([device()]), ["gpu:0"], None, "900,1200")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("count", "budget"), [(2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (7, 3), (8, 3), (9, 4), (13, 6), (17, 7), (40, 15)]
 )
 def test_small_grids_have_a_budget_below_half_of_their_points(count: int, budget: int) -> None:

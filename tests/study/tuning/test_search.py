@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import every_row
 
 from joulelab.analysis.goals import Goal
 from joulelab.core.errors import ConfigError
@@ -356,7 +357,7 @@ def test_what_cannot_be_searched_is_refused(caps, budget, match):
         Search(caps, Goal.parse("energy"), budget)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "told", [(150.0, 1.0, 1.0), (100.0, 0.0, 1.0), (100.0, 1.0, math.nan), (100.0, 1.0, -1.0), (100.0, 1.0, 1.0, -1.0)]
 )
 def test_what_is_no_trial_is_refused(told):
@@ -367,7 +368,7 @@ def test_what_is_no_trial_is_refused(told):
         search.choose()
 
 
-@pytest.mark.parametrize("goal", GOALS)
+@every_row("goal", GOALS)
 def test_the_objective_is_the_goals_own(goal):
     parsed = Goal.parse(goal)
     got = compute_objective(parsed, np.array([300.0]), np.array([12.0]), 400.0, 10.0)

@@ -27,7 +27,7 @@ from joulelab.twin.flaws import MountedMeter
 from joulelab.twin.nodefile import find_node
 from joulelab.twin.timeline import RunTimes, lay_out_run
 from joulelab.twin.virtual.meters import Bench, read_meters
-from joulelab.twin.virtual.slot import RunDescription, write_run
+from joulelab.twin.virtual.run_writing import RunDescription, write_run
 from joulelab.twin.workload_progress import RunRequest
 
 if TYPE_CHECKING:

@@ -16,9 +16,7 @@ import shutil
 import signal
 import sys
 import traceback
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from itertools import groupby
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +25,11 @@ import numpy as np
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.results_file import write_result
 from joulelab.core.clock import NS, monotonic_ns
-from joulelab.core.errors import ConfigError, JoulelabError, StoreError, WriteFailed
-from joulelab.core.mark_lines import encode_json, format_begin, format_end
-from joulelab.core.version import __version__
+from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.run.run_command import ANALYSIS_MODULES, preload_modules
 from joulelab.store.documents import read_json
-from joulelab.store.imported import NO_HOST, make_utc_pair, write_lines
-from joulelab.store.journal import list_columns, make_journal_path, pack_header
-from joulelab.store.run_folder import create_run, end_run, find_host_dir, write_json_atomic
+from joulelab.store.run_folder import write_json_atomic
 from joulelab.store.run_reader import open_run
-from joulelab.store.safe_files import replace_file
 from joulelab.study.folder import open_study, read_cell
 from joulelab.study.slot import describe_error, make_labels
 from joulelab.study.slot_setup import UsedGpus
@@ -55,133 +48,14 @@ from joulelab.twin.virtual.meters import (
     make_job_number,
     read_meters,
 )
+from joulelab.twin.virtual.run_writing import FIRST_NS, RunDescription, write_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from joulelab.core.spec import Stream
-    from joulelab.store.journal import HeaderFields
     from joulelab.study.folder import Settings, Study
     from joulelab.study.matrix import NodeType, PlannedCell
     from joulelab.twin.flaws import MountedMeter
     from joulelab.twin.nodefile import Description
-    from joulelab.twin.timeline import Span, Timeline
-    from joulelab.twin.virtual.meters import Measured, Rows
-
-STAMP_NS = 1_000_000  # between two notes on a run
-WORK = "samples"
-MOST_STEPS, STEP_NS = 16, NS // 2  # at most this many steps of a stretch have a time, as in a real record
-
-
-@dataclass(frozen=True, slots=True)
-class RunDescription:
-    """Hold the content of `run.json` of a slot's run."""
-
-    name: str
-    labels: Mapping[str, str]
-    command: Sequence[str]
-    host: str
-    twin: Mapping[str, Any]
-    options: Mapping[str, Any]
-
-
-def write_run(
-    runs: Path,
-    about: RunDescription,
-    timeline: Timeline,
-    measured: Sequence[Measured],
-    events: Iterable[Mapping[str, Any]],
-) -> Path:
-    """Write a closed run folder into `runs` and return its path. Raises StoreError."""
-    start = asdict(make_utc_pair(timeline.begin_ns))
-    meta = {"host": about.host, "command": list(about.command), "name": about.name, "labels": dict(about.labels)}
-    more = {"joulelab": __version__, "started": start, "twin": dict(about.twin), "options": dict(about.options)}
-    run = create_run(runs, {**meta, **more}, sync=False)
-    folder = find_host_dir(run, about.host)
-    every = [*_list_events(timeline, measured), *events]
-    write_lines(folder / "events.0.jsonl", sorted(every, key=lambda event: int(event["t"])))
-    _write_text(folder / "marks" / "0.jsonl", "".join(f"{line}\n" for line in _list_marks(timeline.spans)))
-    for each in measured:
-        tables: dict[str, list[Rows]] = {}
-        for rows in each.rows:
-            tables.setdefault(rows.stream.table, []).append(rows)
-        for table, members in tables.items():
-            _write_journal(folder, each.meter, table, members)
-    ended = {"outcome": "exit", "exit_code": 0, "start_ns": timeline.start_ns, "end_ns": timeline.end_ns}
-    end_run(run, {**ended, "ended": asdict(make_utc_pair(timeline.close_ns))}, sync=False)
-    return run
-
-
-def _list_events(timeline: Timeline, measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    begin, start, end, close = timeline.begin_ns, timeline.start_ns, timeline.end_ns, timeline.close_ns
-    events: list[dict[str, Any]] = [{"t": t, "event": "clock", **asdict(make_utc_pair(t))} for t in (begin, close)]
-    events += [{"t": begin, "event": "meter", "meter": each.meter, "status": "open"} for each in measured]
-    events += [event for each in measured for event in each.events]
-    if start > begin:
-        events.append({"t": start - STAMP_NS, "event": "idle", "from": begin, "to": start - STAMP_NS})
-    events.append({"t": start, "event": "workload", "pid": 1, "start_ns": start})
-    events.append({"t": end, "event": "workload-end", "end_ns": end, "outcome": "exit", "exit_code": 0, "signal": None})
-    return events
-
-
-def _list_marks(spans: Sequence[Span]) -> list[str]:
-    """Return phases, those of one name and number that follow each other as one, and the samples done in each."""
-    lines: list[str] = []
-    groups = groupby(spans, lambda span: (span.name, span.epoch))
-    for number, group in enumerate(list(members) for _, members in groups):
-        first, last = group[0], group[-1]
-        identity = f"1-{number}" if first.name else None
-        if identity:
-            lines.append(format_begin(first.start_ns, identity, first.name, first.epoch, None, None, 1, 0))
-        samples = sum(span.samples for span in group)
-        if samples:
-            at = _draw_steps(first.start_ns, last.end_ns, number)
-            about = {"from": at[0], "phase": identity, "amounts": {WORK: samples}, "count": len(at), "at": at}
-            lines.append(encode_json({"t": at[-1], "mark": "work", **about, "rank": 0}))
-        if identity:
-            lines.append(format_end(last.end_ns, identity))
-    return lines
-
-
-def _draw_steps(start_ns: int, end_ns: int, number: int) -> list[int]:
-    """Return some times of steps inside a stretch: in step with nothing, as those of real work."""
-    count = min(MOST_STEPS, max(1, (end_ns - start_ns) // STEP_NS))
-    each = (end_ns - start_ns) // count
-    inside = [start_ns + k * each + round(draw_share(number, k) * each) for k in range(count - 1)]
-    return [*inside, end_ns]
-
-
-def _write_journal(folder: Path, meter: str, table: str, members: Sequence[Rows]) -> None:
-    """Write all streams of a table as one journal, packed at once."""
-    streams = [rows.stream for rows in members]
-    kind = np.dtype([("stream", "<i8"), ("t0", "<i8"), ("t1", "<i8"), ("values", "<f8", (len(list_columns(streams)),))])
-    packed = np.empty(sum(len(rows.t0_ns) for rows in members), kind)
-    at = 0
-    for index, rows in enumerate(members):
-        part = packed[at : at + len(rows.t0_ns)]
-        part["stream"], part["t0"], part["t1"], part["values"] = index, rows.t0_ns, rows.t1_ns, rows.values
-        at += len(part)
-    path = make_journal_path(folder, meter, table, 0)
-    try:
-        with path.open("xb") as file:
-            file.write(_pack_head(meter, table, folder.name, tuple(streams)))
-            file.write(packed.view(np.uint8).data)
-    except OSError as error:
-        raise WriteFailed(f"cannot write {path.name}", where=str(folder), error=error, rows_written=0) from error
-
-
-@lru_cache(maxsize=64)  # slots of a study have the same meters
-def _pack_head(meter: str, table: str, host: str, streams: tuple[Stream, ...]) -> bytes:
-    header: HeaderFields = {"meter": meter, "table": table, "segment": 0, "host": host, "boot_id": NO_HOST}
-    return pack_header(header, streams)
-
-
-def _write_text(path: Path, text: str) -> None:
-    try:
-        replace_file(path, text.encode(), sync=False)
-    except OSError as error:
-        raise WriteFailed(f"cannot write {path.name}", where=str(path.parent), error=error, rows_written=0) from error
-
+    from joulelab.twin.timeline import Timeline
 
 FILE = "truth.json"
 SHOWN = "node.ac"
@@ -216,9 +90,8 @@ def read_truth(slot: Path) -> dict[str, Any]:
 
 IDLE_S, TAIL_S = 10.0, 5.0
 JOB_TAIL_S = 1.0  # what a cluster accounts goes on to the job's end: it is not kept waiting
-DAY_NS = 86_400 * NS
-FIRST_NS = 18_262 * DAY_NS  # 2020-01-01, in UTC: the day on which virtual time begins
-BLOCK_NS = 7 * DAY_NS  # every repeat of all cells has its week
+
+BLOCK_NS = 7 * 86_400 * NS  # every repeat of all cells has its week
 PREPARED = ".prepared"
 SLOW_S = 2.0  # a meter that is asked no more often is not asked in step with the workload
 

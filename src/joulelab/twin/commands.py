@@ -287,6 +287,23 @@ def _convert_flaw(name: str, key: str, value: str, text: str) -> Any:
     return getattr(change_flaw(base, key, wanted, f"flaw {text!r}"), key)
 
 
+def _read_llm_settings(found: Description, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the settings of the language model that differ from the defaults. Raises ConfigError."""
+    from joulelab.twin.llm_model import EnginePlace
+    from joulelab.twin.nodefile import change_flaw
+    from joulelab.twin.servers.llm import FLAWS
+
+    settings, changed = FLAWS, {}
+    for word in (word.strip() for text in texts for word in text.split(",") if word.strip()):
+        key, equals, value = word.partition("=")
+        if not (equals and key and value):
+            raise ConfigError("not KEY=VALUE", where=f"--llm-set {word!r}", next="write it as --llm-set gpus=2")
+        settings = change_flaw(settings, key, None if value == "none" else value, f"--llm-set {word!r}")
+        changed[key] = getattr(settings, key)
+    EnginePlace(found.node, settings.gpus)
+    return changed
+
+
 def _list_missing(server: TwinServer) -> dict[str, str]:
     """Return what could not be served, and why."""
     missing = {"nvml": str(server.missing)} if server.missing else {}
@@ -304,6 +321,7 @@ def _print_exports(server: TwinServer, as_json: bool) -> None:
             "not_served": _list_missing(server),
             "entries": {name: entry for one in running.values() for name, entry in one.served.entries.items()},
             "ports": {name: dict(one.served.ports) for name, one in running.items()},
+            "llm": None if server.llm is None else dict(server.llm.served.facts),
         }
         click.echo(json.dumps(facts))
         return
@@ -317,6 +335,9 @@ def _print_exports(server: TwinServer, as_json: bool) -> None:
         entries = ", ".join(f"{entry} ({given.get('meter')})" for entry, given in one.served.entries.items())
         if entries:
             click.echo(f"# {name}: {entries}")
+    if server.llm is not None:
+        url = server.llm.served.facts["url"]
+        click.echo(f"# a language model: {url}/v1; the true energy of its requests: {url}/twin/truth")
     for key, value in server.environment.items():
         click.echo(f"export {key}={shlex.quote(value)}")
 
@@ -420,6 +441,14 @@ EXAMPLES = format_examples(
     metavar="NAME.KEY=VALUE",
     help="Give one of these meters a flaw: pdu.period_s=60; repeatable.",
 )
+@click.option("--llm", is_flag=True, help="Serve a simulated language model on the node, by OpenAI's protocol.")
+@click.option(
+    "--llm-set",
+    "llm_settings",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    help="Give it a parameter or a flaw: gpus=2,decode_j=0.2 or fail_share=0.1; repeatable.",
+)
 @click.option("--node", metavar="NODE", help="The same as NODE.")
 @click.option("--list", "listing", is_flag=True, help="List the nodes that come with joulelab.")
 @click.option("--show", metavar="NODE", help="Show parameters, sources, workloads and meters of a node.")
@@ -460,8 +489,9 @@ def command(
             context.exit(_serve_replay(replay, words, seconds, as_json))
         rest, given["node"] = _split_words(words, given["node"])
         given["everything"] = given["everything"] or (rest != words and given["some"] is None)
-        if sum(map(bool, (given["load"], given["idle"], given["profiles"]))) > 1:
-            raise _CommandFailure("twin: --load, --idle and --profile exclude each other; keep one of them")
+        given["llm"] = given["llm"] or bool(given["llm_settings"])
+        if sum(map(bool, (given["load"], given["idle"], given["profiles"], given["llm"]))) > 1:
+            raise _CommandFailure("twin: --load, --idle, --profile and --llm exclude each other; keep one of them")
         if rest and seconds is not None:
             raise _CommandFailure("twin: --for and a command exclude each other; the twin ends with its command")
         with _Signals() as signals, _make_server(**given) as server:
@@ -470,6 +500,8 @@ def command(
             else:
                 for name, why in _list_missing(server).items():
                     click.echo(f"twin: without {name}: {why}", err=True)
+                if server.llm is not None:
+                    click.echo(f"twin: a language model is served at {server.llm.served.facts['url']}", err=True)
             if rest:
                 context.exit(_run_command(server, rest, signals))
             _wait_for_end(server, seconds, signals)
@@ -518,18 +550,21 @@ def _make_server(
     everything: bool,
     some: str | None,
     wall_flaws: tuple[str, ...],
+    llm: bool,
+    llm_settings: tuple[str, ...],
     node: str | None,
 ) -> TwinServer:
     """Return the twin that the options describe. Raises ConfigError."""
     from joulelab.twin.twin_server import TwinServer
 
     found = _read_description(gpus, gpu_model, profiles, flaws, node)
-    scripted = {} if load or idle else found.profiles
+    scripted = {} if load or idle or llm else found.profiles
     return TwinServer(
         found.node,
         profiles=scripted,
-        follow=not (scripted or idle),
+        follow=not (scripted or idle or llm),
         powercap=found.powercap,
         workloads=found.workloads,
         wall=_choose_meters(everything, some, wall_flaws),
+        llm=_read_llm_settings(found, llm_settings) if llm else None,
     )

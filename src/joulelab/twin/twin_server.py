@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CONFIG = "JOULELAB_CONFIG"
 # Not servers of a node-level meter.
-_OTHERS = ("nvml", "powercap", "server_process")
+_OTHERS = ("llm", "nvml", "powercap", "server_process")
 
 
 def list_servers() -> list[str]:
@@ -115,6 +115,7 @@ def _format_toml(value: Any) -> str:
 
 
 LIVE_ROOM = 1 << 20
+LLM_ROOM = 1 << 22  # two segments for each iteration: some six hours of iterations of 10 ms
 PREFIX = "joulelab-twin-"
 
 
@@ -124,8 +125,9 @@ class TwinServer:
     `profiles` script it; with `follow` it follows this machine's load instead; with neither it idles, and simulated
     jobs (`python -m joulelab.twin.job`) may run on it, also those that `workloads` models. `wall` names the node-level
     meters to serve, each with its flaws; once it serves, the attribute `wall` is what serves them (None: there are
-    none). `environment` is what to export so that other programs see it, `truth` what truly happens, `missing` why
-    there is no NVML library (None: there is one).
+    none). With `llm` (settings of `servers/llm.py`) it serves a language model, and its attribute `llm` is that server;
+    then nothing else runs on it. `environment` is what to export so that other programs see it, `truth` what truly
+    happens, `missing` why there is no NVML library (None: there is one).
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class TwinServer:
         powercap: PowercapFlaws | None = None,
         workloads: Mapping[str, WorkloadModel] | None = None,
         wall: Mapping[str, Mapping[str, Any]] | None = None,
+        llm: Mapping[str, Any] | None = None,
         directory: Path | None = None,
         start_ns: int | None = None,
         library: Callable[[], Path] = nvml.build_library,
@@ -145,6 +148,8 @@ class TwinServer:
     ) -> None:
         if follow and profiles:
             raise ConfigError("a twin follows either the load or profiles", where="twin", next="drop one of the two")
+        if llm is not None and (follow or profiles):
+            raise ConfigError("a language model runs on an idle twin", where="twin", next="drop the load or profiles")
         self._node = node or Node()
         self._profiles = dict(profiles or {})
         self._follow = follow
@@ -153,6 +158,8 @@ class TwinServer:
         self._workloads = workloads or {}
         self._wall = wall or {}
         self.wall: WallMeters | None = None
+        self._llm = llm
+        self.llm: ServerProcess | None = None
         self._parent = directory
         self._start_ns = start_ns
         self._library = library
@@ -168,7 +175,7 @@ class TwinServer:
             self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
             (self.directory / "owner").write_text(json.dumps(identify_process()))
-            room = {"room": LIVE_ROOM} if self._is_moved() else {}
+            room = {"room": LIVE_ROOM if self._llm is None else LLM_ROOM} if self._is_moved() else {}
             path = self.directory / "truth"
             self.truth = stack.enter_context(
                 Truth.create(path, self._node, profiles=self._profiles, start_ns=self._start_ns, **room)
@@ -187,6 +194,9 @@ class TwinServer:
                     WallMeters(path, self.directory, self._wall, self._wall, rated_w=self._node.rated_w)
                 )
                 self.environment |= self.wall.environment
+            if self._llm is not None:
+                self.llm = stack.enter_context(ServerProcess("llm", path, self.directory / "llm", flaws=self._llm))
+                self.environment |= self.llm.served.environment
             self.driver = self._driver()
             if self.driver is not None:
                 stack.enter_context(self.driver)
@@ -218,7 +228,7 @@ class TwinServer:
             return LoadDriver(self.truth, load=self._load)
         if ScriptDriver.is_needed(self._profiles):
             return ScriptDriver(self.truth, self._profiles)
-        if not self._profiles:
+        if not self._profiles and self._llm is None:
             find_jobs_folder(self.truth).mkdir()
             write_models(self.truth.path, self._workloads)
             return JobDriver(self.truth)

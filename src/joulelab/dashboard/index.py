@@ -133,7 +133,7 @@ class Index:
         if whole:
             now = self._clock()
             self._whole_due = begin + max(WHOLE_S, SHARE * (now - begin))
-        if changed or todo:
+        if changed or todo or not self._snapshot.number:
             self._publish(len(todo))
         shown, pause_s = self._clock(), max(SHOW_S, len(self._places) / 50_000)
         for k, place in enumerate(self._in_turn(todo)):

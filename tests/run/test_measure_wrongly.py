@@ -44,7 +44,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     [
         (lambda: joulelab.measure(5), "name of a measurement must be text.*it is 5"),
         (lambda: joulelab.measure(b"x"), "must be text"),
-        (joulelab.measure("x"), "None cannot be measured.*no function"),
+        (joulelab.measure("x"), "None cannot be measured.*not a function"),
         (lambda: joulelab.measure("x")(train()), "'done' cannot be measured"),
         (lambda: joulelab.measure(Model), "class Model cannot be measured.*decorate its methods"),
         (lambda: joulelab.measure("x")(Model), "class Model cannot be measured"),

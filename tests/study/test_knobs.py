@@ -81,10 +81,10 @@ def test_other_values_stay_as_they_are_typed() -> None:
         ("cap", "200:100:10", "leads away"),
         ("cap", "1:100000:1", "at most 10000"),
         ("clock", "1200W", "cannot be read"),
-        ("gpus", "0", "no number of GPUs"),
-        ("gpus", "1.5", "no number of GPUs"),
-        ("gpus", "two", "no number of GPUs"),
-        ("gpus", "2W", "no number of GPUs"),
+        ("gpus", "0", "not a number of GPUs"),
+        ("gpus", "1.5", "not a number of GPUs"),
+        ("gpus", "two", "not a number of GPUs"),
+        ("gpus", "2W", "not a number of GPUs"),
         ("batch", "1:2:0", "step is 0"),
     ],
 )
@@ -119,7 +119,7 @@ def test_values_of_joulelabs_own_knobs_are_read_by_their_kind() -> None:
         ("cap", [], "there is no value"),
         ("batch", [], "there is no value"),
         ("batch", [""], "a value is empty"),
-        ("gpus", [0], "no number of GPUs"),
+        ("gpus", [0], "not a number of GPUs"),
     ):
         with pytest.raises(ConfigError, match=said):
             read_value_list(name, items, "here")

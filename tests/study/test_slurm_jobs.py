@@ -343,7 +343,7 @@ def test_a_folder_that_cannot_be_read_is_left_out(tmp_path):
     assert submitted_jobs.read_open_jobs(tmp_path, {job.folder.name: job}) == []
     assert submitted_jobs.read_answer(job.out(0)) is None
     assert SlotTask(job.slots[0], job, 0).name == "None"
-    with pytest.raises(Exception, match="cannot keep"), submitted_jobs.lock_jobs(tmp_path / "nowhere" / "deep"):
+    with pytest.raises(Exception, match="cannot store"), submitted_jobs.lock_jobs(tmp_path / "nowhere" / "deep"):
         pass
 
 

@@ -107,7 +107,7 @@ def test_a_file_that_is_too_short_or_has_too_many_gaps_is_named_with_the_way_out
     with pytest.raises(ConfigError, match=r"at.csv: .*the valid data ends before 2019-01-01; the.* 800 .*--without at"):
         load.split_countries(tmp_path, made)
     (tmp_path / "at.csv").write_text("start,end,load\nnoon,x,5\n")
-    with pytest.raises(ConfigError, match=r"at.csv:2: the time is not a date"):
+    with pytest.raises(ConfigError, match=r"at.csv:2: the time is neither a date nor a number"):
         load.split_countries(tmp_path, made)
     write_country(tmp_path / "at.csv", 60, left_out=tuple(f"2018-03-20 {hour:02}" for hour in range(24)))
     with pytest.raises(ConfigError, match=r"too many gaps \(7% of the hours of the valid data"):

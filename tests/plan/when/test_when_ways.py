@@ -171,7 +171,7 @@ def test_the_chosen_way_is_a_plan_that_reads_back() -> None:
     middle = np.array([(one.start_s + one.end_s) / 2 for one in plan.stretches])
     assert np.isfinite(plan.find_rates(middle)).all()
     assert np.isnan(plan.find_rates(np.array([plan.deadline_s + 1.0]))).all()
-    with pytest.raises(ConfigError, match="no plan of `plan when`"):
+    with pytest.raises(ConfigError, match="not a plan of `plan when`"):
         WhenPlan.from_json({"joulelab_plan": 2})
     with pytest.raises(ConfigError, match="damaged"):
         WhenPlan.from_json({"joulelab_plan": 3})

@@ -77,7 +77,7 @@ def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path: Path) -> None:
     cut.stop_after = 2
     found = tuned(tmp_path / "s", cut, trials=5)
     assert not found.complete
-    assert "type the same command to go on" in shown(found)
+    assert "type the same command to continue" in shown(found)
     assert "so far" in write_tuning_headline(found)
     rest = Made(curve)
     whole = tuned(tmp_path / "s", rest, trials=5)

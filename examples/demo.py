@@ -188,7 +188,7 @@ def make_measure_part(machine: Machine, results: str, load_s: float) -> Part:
         title="measure a job",
         programs=(
             machine.twin,
-            f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 2s {read}",
+            f"joulelab run --runs {results}/runs --name demo --idle 2s --tail 1s {read}",
             f"python -m joulelab.twin.job --gpus 8 --work {steps} --speed 0.41 --batch 4096 --load 0.8",
         ),
         question="How much energy does a training job use on a node with 8 H100 GPUs?",
@@ -234,7 +234,7 @@ def make_sweep_part(machine: Machine, results: str) -> Part:
         programs=(
             "joulelab twin --gpus 8 --gpu-model rtx6000 --idle",
             f"joulelab sweep {options} --meter nvml --meter rapl --no-figures",
-            "python -m joulelab.twin.job --gpus 8 --work 450 --speed 23",
+            "python -m joulelab.twin.job --gpus 8 --work 360 --speed 23",
         ),
         question="Which power cap needs the least energy on 8 RTX 6000 GPUs, and how much slower is the job then?",
         read_answer=read_answer,

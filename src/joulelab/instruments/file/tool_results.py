@@ -227,7 +227,7 @@ def _make_zeus_total(scope: str, joules: float | None) -> EnergyTotal:
 
 def _read_measurement(path: Path, start_ns: int) -> ToolResult:
     data = _read_json("zeus", path)
-    seconds = data.get("time")
+    seconds: Any = data.get("time")
     if not _is_number(seconds) or seconds <= 0 or not isinstance(data.get("gpu_energy"), dict):
         why = "it has no positive `time` with `gpu_energy`"
         advice = "write it by json.dump(dataclasses.asdict(measurement), file)"

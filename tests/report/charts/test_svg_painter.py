@@ -52,7 +52,9 @@ def test_ticks_are_round_and_within_the_axis(low: float, high: float) -> None:
     steps = {round((b - a) / choose_step(axis.high - axis.low, 6), 6) for a, b in pairwise(at)}
     assert steps == {1.0}
     assert len({said for _, said in axis.ticks}) == len(at)
-    assert all(math.isclose(float(said), value, rel_tol=1e-6, abs_tol=1e-12) for value, said in axis.ticks)
+    assert all(
+        math.isclose(float(said.replace(",", "")), value, rel_tol=1e-6, abs_tol=1e-12) for value, said in axis.ticks
+    )
 
 
 def test_an_axis_from_zero_begins_there_and_one_value_is_enough() -> None:

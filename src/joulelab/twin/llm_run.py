@@ -23,7 +23,7 @@ from joulelab.twin.model import Node, find_gpu_model
 from joulelab.twin.power_curves import Curve, Pieces
 from joulelab.twin.timeline import GpuWants, Timeline
 from joulelab.twin.virtual.meters import Bench, find_slowest_s, list_cap_events, read_meters
-from joulelab.twin.virtual.run_writing import FIRST_NS, RunDescription, write_run
+from joulelab.twin.virtual.run_writing import FIRST_NS, MOST_STEPS, RunDescription, write_run
 from joulelab.twin.workload_progress import RunRequest, check_run
 
 if TYPE_CHECKING:
@@ -310,17 +310,21 @@ class _ServedLoad:
     def _list_work(
         self, phase: str, begin_s: float, end_s: float, done: Mapping[str, tuple[Floats, Floats]]
     ) -> Iterator[str]:
+        """Yield the work of a phase as reports of WORK_S each; their times are those of tokens, in step with nothing."""
         edges = np.append(np.arange(begin_s, end_s, WORK_S), end_s)
         columns = {}
         for kind, (times, values) in done.items():
             inside = (times >= begin_s) & (times < end_s)
             columns[kind] = np.histogram(times[inside], edges, weights=values[inside])[0]
+        tokens_s = done["output_tokens"][0]
         for k, (from_s, to_s) in enumerate(pairwise(edges.tolist())):
             amounts = {kind: float(column[k]) for kind, column in columns.items() if column[k]}
-            if amounts:
-                t_ns = self._to_ns(to_s)
-                about = {"from": self._to_ns(from_s), "phase": phase, "amounts": amounts, "count": 1, "at": [t_ns]}
-                yield encode_json({"t": t_ns, "mark": "work", **about, "rank": 0})
+            first, last = np.searchsorted(tokens_s, (from_s, to_s))
+            if amounts and last > first:
+                places = np.unique(np.linspace(first, last - 1, MOST_STEPS).astype(np.int64))
+                at = [self._to_ns(t) for t in tokens_s[places].tolist()]
+                about = {"from": self._to_ns(from_s), "phase": phase, "amounts": amounts, "count": len(at), "at": at}
+                yield encode_json({"t": at[-1], "mark": "work", **about, "rank": 0})
 
     def _find_facts(self, step: LoadStep) -> dict[str, float]:
         """Return the statistics of the requests that arrived in a steady window; times in s."""
@@ -405,7 +409,7 @@ def draw_scenario(seed: int, *, requests: int = 500) -> LlmScenario:
     p, context = parameters, (prompt.median + output.median / 2) / 1000
     token_s = p.fixed_s / min(p.most_running, 64) + p.decode_s + p.context_s * context
     most_rate = 1 / (p.prefill_s * prompt.median * (1 - p.cached_share) + token_s * output.median)
-    loads = np.sort(rng.uniform(0.08, 0.75, 3)) * (1.6 if rng.random() < 0.2 else 1.0)
+    loads = rng.uniform(0.08, 0.35) * rng.uniform(1.3, 1.9) ** np.arange(3)
     cap_w = None
     if rng.random() < 0.35:
         cap_w = float(np.clip(rng.uniform(0.45, 0.9) * gpu.max_w, gpu.min_cap_w, gpu.max_cap_w).round())

@@ -16,7 +16,7 @@ demo: $(VENV)/installed-demo
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 QUICK := not system and not campaign
 
-# A minute and a half on two cores: no sleep, no process, no network.
+# Less than a minute on two quiet cores: no sleep, no process, no network.
 quick: install-dev
 	@$(PYTEST) -q -n 2 -m "$(QUICK)" --timeout=120
 

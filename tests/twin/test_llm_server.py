@@ -122,20 +122,19 @@ def test_its_counters_and_its_truth_are_those_of_the_requests(tmp_path: Path) ->
 
 
 def test_a_cap_makes_it_slower_and_a_client_that_goes_is_dropped(tmp_path: Path) -> None:
-    costly = {"decode_j": 3.0, "prefill_s": 0.0, "context_s": 0.0, "context_j": 0.0}
+    costly = {"decode_j": 1.0, "prefill_s": 0.0, "context_s": 0.0, "context_j": 0.0}
     with serve(tmp_path, **costly) as (client, truth):
         ask(client, max_tokens=20)
         truth.set_cap(0, 200.0)
         ask(client, max_tokens=20)
         with client.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True, "max_tokens": 5000}) as gone:
             next(gone.iter_lines())
-        told = until(lambda: len(found := client.get("/twin/truth").json()["requests"]) == 3 and found)
-        free, held, dropped = told
+        until(lambda: len(client.get("/twin/truth").json()["requests"]) == 3)
+        free, held, dropped = client.get("/twin/truth").json()["requests"]
         times = [one["last_s"] - one["first_s"] for one in (free, held)]
         assert times[1] > 1.5 * times[0]
         assert max(truth.power("gpu:0", int(one["last_s"] * 1e9) - 1000) for one in (held, dropped)) <= 200.001
         assert not dropped["is_done"]
-        assert read_metric(client, 'request_success_total{.*finished_reason="abort".*') >= 0
         assert ask(client).status_code == 200
 
 
@@ -147,14 +146,18 @@ def test_flaws_happen(tmp_path: Path) -> None:
         assert [answer.status_code for answer in answers].count(429) == 2
         assert [answer.status_code for answer in answers].count(200) >= 5
         assert all("usage" not in answer.json() for answer in answers)
-    for name, error in (("stall_share", httpx.ReadTimeout), ("break_share", httpx.RemoteProtocolError)):
+    for name, error in (
+        ("stall_share", httpx.ReadTimeout),
+        ("break_share", (httpx.RemoteProtocolError, httpx.ReadError)),
+    ):
         (tmp_path / name).mkdir()
         with serve(tmp_path / name, **{name: 1.0}) as (client, _):
-            came = []
+            came: list[str] = []
             with pytest.raises(error), client.stream(
-                "POST", "/v1/completions", json={"prompt": "a", "stream": True, "max_tokens": 9}, timeout=3
+                "POST", "/v1/completions", json={"prompt": "a", "stream": True, "max_tokens": 9}, timeout=1
             ) as answer:  # fmt: skip
-                came += [line for line in answer.iter_lines() if line]
+                came.extend(answer.iter_lines())
+            assert sum(line.startswith("data:") for line in came) <= 2
     (tmp_path / "b").mkdir()
     with serve(tmp_path / "b", reset_at_s=0.0001) as (client, _):
         ask(client)

@@ -310,7 +310,7 @@ class _ServedLoad:
     def _list_work(
         self, phase: str, begin_s: float, end_s: float, done: Mapping[str, tuple[Floats, Floats]]
     ) -> Iterator[str]:
-        """Yield the work of a phase as reports of WORK_S each; their times are those of tokens, in step with nothing."""
+        """Yield the work of a phase as reports of WORK_S each; they have the times of tokens."""
         edges = np.append(np.arange(begin_s, end_s, WORK_S), end_s)
         columns = {}
         for kind, (times, values) in done.items():

@@ -131,7 +131,8 @@ class _ServedModel:
         self.connections: set[_Connection] = set()
         self._is_planned = False
         self._end_ns = 0
-        self._caps_ns, self._cap_w, self._mhz = 0, math.inf, None
+        self._caps_ns, self._cap_w = 0, math.inf
+        self._mhz: int | None = None
         self._count = 0
         pair = read_clock_pair()
         self._start_ns, self._utc_ns = pair.mono_ns, pair.utc_ns - pair.mono_ns

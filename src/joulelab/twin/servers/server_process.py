@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from joulelab.twin.flaws import PanelFlaws
+    from _typeshed import DataclassInstance
 
 PACKAGE = "joulelab.twin.servers"
 START_S = 15.0
@@ -50,7 +50,7 @@ class ServiceInfo:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run_server(serve: Callable[..., AbstractContextManager[ServiceInfo]], flaws: PanelFlaws) -> None:
+def run_server(serve: Callable[..., AbstractContextManager[ServiceInfo]], flaws: DataclassInstance) -> None:
     """Serve by the order (a line of JSON) on standard input until the input ends; its owner holds the other end."""
     order = json.loads(sys.stdin.readline())
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,6 +7,7 @@ then the exit code is 1. `--help-only` leaves the outputs out.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -135,8 +136,9 @@ def find_violations(command: str, text: str) -> list[str]:
         for word in PROMPT.findall(line):
             if word.strip("`\"'").rpartition("/")[2] not in PROGRAMS:
                 found.append(f"prose in place of a command: {line.strip()}")
-    if text.count("± ?") > 1:
-        found.append(f"unknown uncertainty {text.count('± ?')} times")
+    places = [line.find("± ?") for line in text.splitlines()]
+    if any(place >= 0 and place == below for place, below in itertools.pairwise(places)):
+        found.append("unknown uncertainty in every cell of a column, not in its heading")
     notes = sum(1 for line in text.splitlines() if NOTE.match(line))
     if notes > MOST_NOTES and not MANY_NOTES.search(command):
         found.append(f"{notes} notes")

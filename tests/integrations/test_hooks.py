@@ -124,6 +124,7 @@ def test_lightning_steps_are_those_of_the_optimizer(marked: Marked, monkeypatch:
     ours = SimpleNamespace(creates_processes_externally=False)
     trainer = SimpleNamespace(strategy=SimpleNamespace(cluster_environment=ours), local_rank=0, num_devices=2)
     trainer.global_step = trainer.current_epoch = trainer.global_rank = 0
+    trainer.world_size = 1
     trainer.sanity_checking, trainer.state = False, SimpleNamespace(fn="fit")
     callback = module.JoulelabCallback(samples=7)
     callback.on_sanity_check_start(trainer, None)
@@ -136,9 +137,14 @@ def test_lightning_steps_are_those_of_the_optimizer(marked: Marked, monkeypatch:
         callback.on_train_batch_end(trainer, None, None, None, 0)
     callback.on_validation_start(trainer, None)
     callback.on_validation_batch_end(trainer, None, None, None, 0)
+    rows: list[Any] = []
+    logging_module = SimpleNamespace(log_dict=lambda row, **how: rows.append((row, how["logger"])))
+    monkeypatch.setattr(callback.training, "read_row", lambda: {"energy_j": 5.0})
+    callback.on_validation_epoch_end(trainer, logging_module)
     callback.on_validation_end(trainer, None)
     callback.on_save_checkpoint(trainer, None, {})
-    callback.on_train_epoch_end(trainer, None)
+    callback.on_train_epoch_end(trainer, logging_module)
+    assert rows == [({"energy_j": 5.0}, False), ({"energy_j": 5.0}, True)]  # loggers get it once
     assert marked.work() == {"steps": 1, "samples": 21, "validated": 7}
     callback.on_exception(trainer, None, ValueError())
     callback.on_train_end(trainer, None)

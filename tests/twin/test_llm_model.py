@@ -124,3 +124,15 @@ def test_impossible_engines_are_refused() -> None:
             continue
         wrong.append(str(count))
     assert not wrong
+
+
+def test_a_counter_never_falls_while_iterations_follow_each_other_in_the_truth_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(np, "empty", np.zeros)  # new memory often is, and a time of 0 is before all others
+    with Truth.create(tmp_path / "truth", Node(gpus=(H100,)), start_ns=0, room=2000) as truth:
+        before = 0.0
+        for k in range(1, 400):
+            truth.append("cpu:0", (k * 10, k * 10 + 10), (200.0, 90.0), (200.0, 90.0))
+            now = truth.energy("cpu:0", 0, k * 10 + 5)
+            assert now > before
+            before = now
+        assert before == pytest.approx((10 * 90 + 3985 * 200) * 1e-9)

@@ -80,11 +80,11 @@ class Curve:
     def replace_from(self, pieces: Pieces) -> None:
         """Replace all power from the first of these pieces on."""
         keep = int(np.searchsorted(self.t_ns, pieces.t_ns[0], side="left"))
+        base = float(self.joules(pieces.t_ns[:1])[0]) if keep else 0.0  # before the rows that are replaced go
         n = keep + len(pieces.t_ns)
         if n > self._time.size:
             self._time = np.concatenate([self._time[:keep], np.empty(2 * n - keep, dtype=np.int64)])
             self._room = np.concatenate([self._room[:, :keep], np.empty((3, 2 * n - keep))], axis=1)
-        base = float(self.joules(pieces.t_ns[:1])[0]) if keep else 0.0
         width = np.diff(pieces.t_ns).astype(np.float64)
         joules = (pieces.watts[:-1] + pieces.slope[:-1] * width / 2) * width / NS
         self._time[keep:n] = pieces.t_ns

@@ -187,6 +187,7 @@ class _ServedModel:
         request = answer.request
         line = {
             "id": answer.id,
+            "request_id": answer.request_id,
             "arrival_s": request.arrival_s,
             "first_s": request.first_s if request.produced else None,
             "last_s": request.last_s,
@@ -302,7 +303,8 @@ class _Answer:
             raise _RequestError("n: only one answer is given")
         self.request = LlmRequest(monotonic_ns() / NS, prompt, output, settings.count_cached(prompt))
         kind = "chatcmpl" if is_chat else "cmpl"
-        self.id = f"{kind}-{connection.request_id or connection.model.make_id()}"
+        self.request_id = connection.request_id
+        self.id = f"{kind}-{self.request_id or connection.model.make_id()}"
         self._created, self._model = connection.model.find_utc_s(), settings.model
         self._tokens = 0
         self._line = b""

@@ -170,10 +170,11 @@ def make_measure_part(machine: Machine, results: str, load_s: float) -> Part:
         if energy is None:
             return ["Nothing was measured."]
         each = "" if per_sample is None else f", or {fmt.format_quantity(per_sample, 'J')} for each sample"
-        lines = [f"The job used {format_energy(energy)} in {fmt.format_duration(result.duration_s)}{each}."]
+        lines = [f"The simulated job used {format_energy(energy)} in {fmt.format_duration(result.duration_s)}{each}."]
         lines.append(f"This covers {describe_coverage(result)}.")
         if gpus is not None and machine.servers:
-            lines.append(f"The GPUs used {100 * gpus.energy.value / energy.value:.0f} % of it.")
+            share = fmt.format_quantity(100 * (gpus.energy / energy), "%")
+            lines.append(f"The GPUs used {share} of it.")
         return lines
 
     def list_hints() -> list[tuple[str, str]]:
@@ -212,15 +213,11 @@ def make_sweep_part(machine: Machine, results: str) -> Part:
         if best is None or float(best["knob_cap"]) == DEFAULT_CAP_W:
             return [f"No cap saves energy against the default of {DEFAULT_CAP_W} W."]
         gain, loss = ((100 * float(best[name]), 100 * float(best[f"{name}_expanded"])) for name in ("gain", "loss"))
-        alike = [f"{float(row['knob_cap']):.0f} W" for row in rows if "energy" in row["not_told_apart_for"].split()]
-        lines = [
-            f"A cap of {float(best['knob_cap']):.0f} W per GPU saves {fmt.format_interval(*gain)} % of the energy"
-            + (f" (no significant difference: {', '.join(alike)})." if alike else "."),
-        ]
-        if loss[1] < abs(loss[0]) / 2:
-            lines.append(f"The job takes {fmt.format_interval(*loss)} % longer than at {DEFAULT_CAP_W} W, the default.")
-        else:
-            lines.append("How much longer the job takes is not certain after three runs.")
+        saving = f"saves {fmt.format_interval(*gain)} % of the energy of GPUs and CPUs"
+        lines = [f"A cap of {float(best['knob_cap']):.0f} W per GPU {saving}. {describe_loss(*loss)}"]
+        for row in (row for row in rows if "energy" in row["not_told_apart_for"].split()):
+            slower = describe_loss(100 * float(row["loss"]), 100 * float(row["loss_expanded"]))
+            lines.append(f"{float(row['knob_cap']):.0f} W may save as much (no significant difference). {slower}")
         return lines
 
     def list_hints() -> list[tuple[str, str]]:
@@ -243,6 +240,17 @@ def make_sweep_part(machine: Machine, results: str) -> Part:
     )
 
 
+def describe_loss(percent: float, reach: float) -> str:
+    """Say how much longer the job takes than at the default cap; `reach` is the half-width of the interval."""
+    from joulelab.report import format as fmt
+
+    if reach < abs(percent):
+        return (
+            f"The job then takes {fmt.format_interval(percent, reach)} % longer than at {DEFAULT_CAP_W} W, the default."
+        )
+    return f"The job then takes up to {percent + reach:.0f} % longer than at {DEFAULT_CAP_W} W, the default."
+
+
 def make_reproduce_part(results: str) -> Part:
     """Return the part that repeats a paper in virtual time; its runs are not kept, they would be 240 MB."""
     saved = f"{results}/gdansk.txt"
@@ -253,12 +261,12 @@ def make_reproduce_part(results: str) -> Part:
             rows = [row for row in csv.DictReader(file) if row["strict"] == "True"]
         misses = [row for row in rows if row["verdict"] != "hit"]
         hits = f"Yes for {len(rows) - len(misses)} of {len(rows)} measured figures"
-        far = f"The other {len(misses)} are too far off, for reasons in {saved}."
-        lines = [f"{hits}; no number of the simulation was chosen to fit them. {far} Some figures:"]
-        for row in (row for row in rows if row["label"] in PAPER_FIGURES):
+        far = f"No number of the simulation was chosen to fit them. {saved} has the limits and the reasons."
+        lines = [f"{hits}. {far}" + (" Four of them, and those that are too far off:" if misses else " Four of them:")]
+        for row in (row for row in rows if row["label"] in PAPER_FIGURES or row in misses):
             paper, here = (f"{float(row[name]):.4g} {row['unit']}".strip() for name in ("published", "reproduced"))
             mark = " (too far off)" if row in misses else ""
-            lines.append(f"- {PAPER_FIGURES[row['label']]}: {paper} in the paper, {here} here{mark}")
+            lines.append(f"- {PAPER_FIGURES.get(row['label'], row['label'])}: {paper} in the paper, {here} here{mark}")
         return lines
 
     def list_hints() -> list[tuple[str, str]]:
@@ -270,7 +278,7 @@ def make_reproduce_part(results: str) -> Part:
         title="repeat a paper",
         programs=(f"joulelab reproduce gdansk --no-keep --no-figures --studies {results}",),
         question="A paper of 2023 (Gdansk University of Technology) trained on up to 8 GPUs at 17 power caps, in 680 "
-        "runs. Does a simulation of its node give the same figures?",
+        "runs. Does a simulation of its node give the same figures? (680 simulated runs, in virtual time.)",
         read_answer=read_answer,
         list_hints=list_hints,
         saved=saved,
@@ -462,6 +470,9 @@ def main() -> int:
         print(f"demo: no folder for results in {given.results} ({error.strerror}); choose --results", file=sys.stderr)
         return 2
     machine = Machine.examine()
+    print_labelled(
+        "simulated", "`joulelab twin` serves nodes, meters and jobs; joulelab reads them as it reads real ones"
+    )
     for what, why in machine.left_out.items():
         print_labelled("without", f"{what}: {why}")
     if os.getloadavg()[0] > len(os.sched_getaffinity(0)):

@@ -156,7 +156,7 @@ def _write_row(entry: Entry, running: str | None, has_site: bool, has_work: bool
 
 def _list_labels(entry: Entry) -> list[Html]:
     labels = [f"{key}={value}" for key, value in entry.labels.items() if key not in PLACE_LABELS]
-    shown = [tag("span", shorten(label, 30), class_="badge") for label in labels[:3]]
+    shown = [tag("span", shorten(label, 30), class_="badge", title=shorten(label)) for label in labels[:3]]
     return [*shown, tag("span", f"+{len(labels) - 3}", class_="badge")] if len(labels) > 3 else shown
 
 

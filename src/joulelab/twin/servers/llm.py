@@ -74,8 +74,7 @@ class LlmSettings(LlmParameters):
 
     def __post_init__(self) -> None:
         LlmParameters.__post_init__(self)
-        shares = {name: getattr(self, name) for name in SHARES}
-        wrong = [name for name, share in shares.items() if not 0 <= share <= 1]
+        wrong = [f"{flaw}_share" for flaw, share in self.list_shares().items() if not 0 <= share <= 1]
         wrong += ["answer_tokens"] if self.answer_tokens < 1 else []
         wrong += ["die_after"] if self.die_after < 0 else []
         wrong += ["reset_at_s"] if self.reset_at_s is not None and not 0 <= self.reset_at_s < math.inf else []
@@ -85,8 +84,13 @@ class LlmSettings(LlmParameters):
                 why="shares lie between 0 and 1, answer_tokens is at least 1, no number is negative",
             )  # fmt: skip
 
+    def list_shares(self) -> dict[str, float]:
+        """Return the shares of the flaws that requests meet, by flaw."""
+        return {
+            "refuse": self.refuse_share, "fail": self.fail_share, "stall": self.stall_share, "break": self.break_share,
+        }  # fmt: skip
 
-SHARES: Final = ("refuse_share", "fail_share", "stall_share", "break_share")
+
 FLAWS = LlmSettings()
 
 
@@ -158,14 +162,13 @@ class _ServedModel:
         return (monotonic_ns() + self._utc_ns) // NS
 
     def choose_flaw(self) -> str | None:
-        """Count a request; return the flaw that it meets: the name of a share, None for none."""
+        """Count a request; return the flaw that it meets, None for none."""
         self._count += 1
         if self.settings.die_after and self._count > self.settings.die_after:
             os._exit(1)
-        for name in SHARES:
-            share = getattr(self.settings, name)
+        for flaw, share in self.settings.list_shares().items():
             if math.floor(self._count * share) > math.floor((self._count - 1) * share):
-                return name
+                return flaw
         return None
 
     def add_answer(self, answer: _Answer) -> None:
@@ -315,7 +318,7 @@ class _Answer:
         if not self._is_stream:
             return
         if self._flaw is not None and self._tokens > 2:
-            if self._flaw == "break_share":
+            if self._flaw == "break":
                 self._connection.abort()
             return
         if self._tokens == 1:
@@ -328,7 +331,7 @@ class _Answer:
     def send_end(self) -> None:
         """End the answer, unless a flaw keeps it from its client."""
         if self._flaw is not None and (not self._is_stream or self._tokens > 2):
-            if self._flaw == "break_share":
+            if self._flaw == "break":
                 self._connection.abort()
         elif not self._is_stream:
             self._connection.send_response(200, self._make_body())
@@ -483,10 +486,10 @@ class _Connection(asyncio.Protocol):
 
     def _begin_answer(self, body: bytes, *, is_chat: bool) -> None:
         flaw = self.model.choose_flaw()
-        if flaw == "refuse_share":
+        if flaw == "refuse":
             self._refuse_request(429, "too many requests")
             return
-        if flaw == "fail_share":
+        if flaw == "fail":
             self._refuse_request(500, "the engine has failed")
             return
         try:

@@ -29,6 +29,7 @@ SHORT = {
     "plan_rack": ["--count", "20"],
     "plan_when": [],
     "plan_queue": ["--cases", "5", "--jobs", "2000"],
+    "serving": ["--scenarios", "10"],
 }
 
 

@@ -47,7 +47,8 @@ def check(name: str, environment: dict[str, str], *path: Path):
 
 
 # A twin has no Slurm: tests/instruments/test_slurm_cluster.py starts a real one.
-@pytest.mark.parametrize("name", [name for name in meters.list_meters() if name != "slurm"])
+# An inference server is no part of a node: tests/instruments/test_inference.py reads one.
+@pytest.mark.parametrize("name", [name for name in meters.list_meters() if name not in ("slurm", "inference")])
 def test_on_a_simulated_node(node, name):
     server, environment = node
     if name == "nvml" and server.missing is not None:

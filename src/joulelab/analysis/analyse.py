@@ -17,7 +17,14 @@ from joulelab.analysis.device_checks import list_caps
 from joulelab.analysis.device_load import GpuLoads, find_cpu_time, load_gpu_curves, measure_host_load
 from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.joining import JoinedScopes, compare_meters, join_meters, mark_in_step
-from joulelab.analysis.marked_phases import MarkedPhase, MarkedWork, find_stretches, list_facts, list_phases
+from joulelab.analysis.marked_phases import (
+    MarkedPhase,
+    MarkedWork,
+    find_stretches,
+    list_facts,
+    list_phase_facts,
+    list_phases,
+)
 from joulelab.analysis.nameplate import find_rated_power
 from joulelab.analysis.readings import TICKS_PER_POWER, Readings, describe_power
 from joulelab.analysis.result import (
@@ -30,6 +37,13 @@ from joulelab.analysis.result import (
     ScopeResult,
 )
 from joulelab.analysis.unseen import select_steps
+from joulelab.analysis.work_channels import (
+    add_counted_work,
+    fill_phase_work,
+    load_work_curves,
+    measure_work_channels,
+    sum_work_channels,
+)
 from joulelab.core.errors import StoreError, explain_defect
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
@@ -41,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from joulelab.analysis.readings import Ints
+    from joulelab.analysis.result import Fact
     from joulelab.store.run_reader import Run
 
 OWN_EVENTS = ("events.run", "events.node")  # files of events that no recorder wrote
@@ -133,7 +148,11 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
     facts = list_facts(marks, b, str(meta.get("host", "")))
     energies = _SpanEnergies([s for s in scopes if s.host not in accounted], groups, span, steps)
     loads = GpuLoads(load_gpu_curves(run), a, b, str(meta.get("host", "")))
-    listed, together = _make_phase_results(phases, energies, loads)
+    noted = list_phase_facts(marks, phases, str(meta.get("host", "")))
+    listed, together = _make_phase_results(phases, energies, loads, noted)
+    counted = measure_work_channels(load_work_curves(run), a, b, listed)
+    kinds = [kind for kind in sum_work_channels(counted) if kind not in work.amounts]
+    listed = fill_phase_work(listed, counted, kinds)
     # Check, and put everything together.
     imported = end.get("outcome") == "imported"
     has_ended = (run.state, end.get("outcome"), end.get("exit_code")) == ("closed", "exit", 0)
@@ -143,7 +162,7 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
         unread=_list_unread(run, scopes, accounted, events), incomplete=tuple(joined.incomplete),
         imported=imported, lags=joined.lags, groups=groups,
         comparisons=compared, accounts=accounts, steps=steps, facts=facts, damage=damage,
-        phases=work.phases, work_left_out=work.left_out, open_phases=open_phases,
+        phases=work.phases, work_left_out=work.left_out, open_phases=open_phases, counted=counted,
         nodes={host: (own.start_ns, own.end_ns) for host, own in span.nodes.items()},
         is_unverifiable=bool(work.amounts) and run.state == "closed" and not imported and not run.lists_files,
     )  # fmt: skip
@@ -156,7 +175,7 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
         groups=groups,
         phases=listed,
         stretches=together,
-        work=work.amounts,
+        work=add_counted_work(work.amounts, sum_work_channels(counted)),
         load=measure_host_load(run, a, b) | find_cpu_time(events),
         gaps=gaps,
         checks=tuple(check_run(evidence)),
@@ -169,6 +188,7 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
         rated=find_rated_power(run, results, events, (b - a) * 1e-9) if whole else RatedResult(),
         busiest=loads.busiest,
         gpu_loads=loads.loads,
+        work_channels=counted,
     )
 
 
@@ -392,7 +412,7 @@ class _SpanEnergies:
 
 
 def _make_phase_results(
-    phases: list[MarkedPhase], energies: _SpanEnergies, loads: GpuLoads
+    phases: list[MarkedPhase], energies: _SpanEnergies, loads: GpuLoads, facts: Mapping[str, dict[str, Fact]]
 ) -> tuple[tuple[PhaseResult, ...], tuple[PhaseResult, ...]]:
     """Return the results of phases, and one result for each stretch of steps without a gap between them."""
     depths, parents = _find_nesting(phases)
@@ -421,6 +441,7 @@ def _make_phase_results(
                 parent=parents[k],
                 stretch=place.get(k),
                 gpu_loads=loads.compute_means(a, b) if k in with_energy else {},
+                facts=facts.get(phase.id, {}),
             )
         )
     rows = [

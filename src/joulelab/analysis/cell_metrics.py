@@ -242,7 +242,12 @@ def summarise_cells(
     metrics = tuple(_compute_metrics(c, line_of[c.key], compared, every_k, pools, limited) for c in cells)
     judged, overall = _list_choices(cells, lines, compared)
     quality = {m.key: m.quality for m in metrics}
-    best = [choose_best(g, key, of, compared.get(ref or ""), quality) for g in goals for key, ref, of in judged]
+    divided = {g: compared if g.work is None else _divide_by_goal(g, cells) for g in goals}
+    best = [
+        choose_best(g, key, {k: divided[g][k] for k in of if k in divided[g]}, divided[g].get(ref or ""), quality)
+        for g in goals
+        for key, ref, of in judged
+    ]
     samples = {c.key: make_samples(c) for c in cells}
     notes = list_notes(cells, lines, every_k, pools.compared, samples, per)
     return StudySummary(
@@ -255,6 +260,7 @@ def summarise_cells(
         scaling=tuple(s for of in group_cells(cells) if is_comparable(of) for s in find_scaling(of, compared)),
         notes=(
             *_note_qualities(metrics, lines, goals, [b for b in best if b is not None]),
+            *(Note("work.lacking", texts={"kinds": (g.work,)}) for g in goals if g.work and not divided[g] and metrics),
             *notes,
             *note_unused_reference(cells, reference),
         ),
@@ -262,6 +268,21 @@ def summarise_cells(
         statistics=samples,
         pairs=_compare_pairs(by_key, lines, samples),
     )
+
+
+def _divide_by_goal(goal: Goal, cells: Sequence[Cell]) -> dict[str, CellMeans]:
+    """Return the means of cells per unit of the goal's kind of work; cells with a run that does not report it are left out."""
+    kind = goal.work or ""
+    amounts = {c.key: [goal.find_work(t.work) for t in c.trials] for c in cells}
+    counted = [
+        replace(
+            c, trials=tuple(replace(t, work={kind: amount}) for t, amount in zip(c.trials, amounts[c.key], strict=True))
+        )
+        for c in cells
+        if c.trials and all(amounts[c.key])
+    ]
+    pool = pool_cells((c, kind) for c in counted)
+    return {c.key: means for c in counted if (means := compute_means(c, kind, pool)) is not None}
 
 
 def _list_choices(

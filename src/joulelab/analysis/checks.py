@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.channels import ScopeChannels
     from joulelab.analysis.readings import Floats, Ints
-    from joulelab.analysis.result import Fact, Gap, Lag
+    from joulelab.analysis.result import Fact, Gap, Lag, WorkChannel
     from joulelab.store.sample_tables import FileProblem
 
 # Tables of load, caps, temperature and fans: no energy is in them.
@@ -80,6 +80,7 @@ class RunEvidence:
     open_phases: Sequence[str] = ()  # of a run that ended by itself
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # begin and end (ns) by host of a joined run
     is_unverifiable: bool = False  # it reports work, and its end.json does not list the files of marks
+    counted: Sequence[WorkChannel] = ()
 
     @cached_property
     def has_several_hosts(self) -> bool:
@@ -140,6 +141,9 @@ def _check_marks(run: RunEvidence) -> Iterator[Check]:
     if run.work_left_out:
         numbers = {"counted": float(MOST_KINDS), "reports": float(run.work_left_out)}
         yield Check("too-many-kinds", "warning", numbers=numbers)
+    for channel in (channel for channel in run.counted if channel.restarts):
+        place, texts = run.name_place(channel.host, channel.scope), {"channel": channel.name}
+        yield Check("counter-reset", "warning", place, {"lost_s": channel.lost_s}, texts)
     if run.is_unverifiable:
         yield Check("not-verifiable", "note")
     if run.open_phases:

@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
     from joulelab.core.quantity import Quantity
 
-GoalName = Literal["energy", "time", "edp", "ed2p", "eds", "gain-loss"]
+GoalName = Literal["energy", "time", "edp", "ed2p", "eds", "gain-loss", "j_per"]
 GOAL_NAMES: tuple[GoalName, ...] = get_args(GoalName)
+PER_WORK = "j_per_"
 LimitVerdict = Literal["surely", "possibly", "not"]
 QualityVerdict = Literal["surely", "possibly", "possibly not", "not", "unknown"]
 REACHED: tuple[QualityVerdict, ...] = ("surely", "possibly")
 Sense = Literal["<=", ">="]
 USUAL_K = 2.0
 KNOWN_GOALS = (
-    "energy, time, edp, ed2p, eds:K (K >= 1, eds:2 if left out), gain-loss; each with or without the limits "
-    "@slowdown=5% and '@accuracy>=0.98' (a number that the runs report, in quotes because of the shell)"
+    "energy, time, edp, ed2p, eds:K (K >= 1, eds:2 if left out), gain-loss, j_per_WORK (j_per_output_token); each with "
+    "or without the limits @slowdown=5% and '@accuracy>=0.98' or '@ttft_p99<0.5s' (a number that the runs report, "
+    "in quotes because of the shell)"
 )
-QUALITY_LIMIT = re.compile(r"\s*([^<>=\s][^<>=]*?)\s*([<>]=)\s*([^<>=\s]+)\s*")
+QUALITY_LIMIT = re.compile(r"\s*([^<>=\s][^<>=]*?)\s*([<>]=?)\s*([^<>=\s]+)\s*")
+LIMIT_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "%": 0.01}  # of numbers in SI units and shares of one
+LIMIT_AMOUNT = re.compile(r"([-+.0-9eE]+)\s*(s|ms|%|)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +67,15 @@ class QualityLimit:
 class Goal:
     """Hold the goal of a study; `k` is the parameter of EDS, `slowdown` the accepted loss of time (0.05 = 5 %).
 
-    A cell that misses a limit of `quality` is not the best.
+    A cell that misses a limit of `quality` is not the best. `work` is the kind of work of the goal j_per_WORK, without
+    the s of its plural: energy per unit of it shall be small.
     """
 
     name: GoalName
     k: float | None = None
     slowdown: float | None = None
     quality: tuple[QualityLimit, ...] = ()
+    work: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Goal:
@@ -77,19 +83,22 @@ class Goal:
         what, *limits = text.strip().split("@")
         what = what.strip().lower()
         name, colon, k = what.partition(":")
-        if name not in GOAL_NAMES or (colon and name != "eds"):
+        work = name.removeprefix(PER_WORK).removesuffix("s") if name.startswith(PER_WORK) else None
+        name = name if work is None else "j_per"
+        if name not in GOAL_NAMES or (colon and name != "eds") or (name == "j_per" and not work):
             _refuse_goal("config.goal-unknown", text, f"there is no goal {what!r}")
         slow = [limit for limit in limits if not QUALITY_LIMIT.fullmatch(limit)]
         if len(slow) > 1:
             _refuse_goal("config.goal-limit", text, "there is one limit of the slowdown, @slowdown=5%")
         slowdown = _read_slowdown(text, slow[0].strip().lower()) if slow else None
         quality = tuple(_read_quality(text, limit) for limit in limits if limit not in slow)
-        return cls(name, _read_k(text, k, colon) if name == "eds" else None, slowdown, quality)
+        return cls(name, _read_k(text, k, colon) if name == "eds" else None, slowdown, quality, work)  # type: ignore[arg-type]
 
     @property
     def text(self) -> str:
         """Return the goal as a user types it."""
-        text = self.name if self.k is None else f"{self.name}:{self.k:g}"
+        name = self.name if self.work is None else f"{PER_WORK}{self.work}"
+        text = name if self.k is None else f"{name}:{self.k:g}"
         limits = [] if self.slowdown is None else [f"slowdown={self.slowdown * 100:g}%"]
         return "@".join([text, *limits, *(limit.text for limit in self.quality)])
 
@@ -110,7 +119,7 @@ class Goal:
         """
         if self.name == "time" or self.k == 1.0:
             return time
-        if self.name == "energy":
+        if self.name in ("energy", "j_per"):
             return energy
         if self.name == "edp":
             return energy * time
@@ -119,6 +128,17 @@ class Goal:
         if self.name == "gain-loss":
             return energy + time - ONE
         return compute_eds(energy, time, self.k or USUAL_K)
+
+    def find_work(self, work: Mapping[str, float]) -> float | None:
+        """Return the amount of its kind of work, None if it was not reported.
+
+        Kinds whose last word it is count together: `token` is the sum of `prompt_tokens` and `output_tokens`.
+        """
+        name = self.work or ""
+        own = next((amount for kind, amount in work.items() if kind.lower().removesuffix("s") == name), None)
+        parts = [amount for kind, amount in work.items() if kind.lower().removesuffix("s").endswith(f"_{name}")]
+        found = sum(parts) if own is None else own
+        return found if found > 0 else None
 
     def judge_slowdown(self, loss: Quantity) -> LimitVerdict:
         """Return whether a loss of time (t / t_ref - 1) is within the limit, given its uncertainty."""
@@ -176,17 +196,18 @@ def _read_slowdown(text: str, limit: str) -> float:
 
 def _read_quality(text: str, limit: str) -> QualityLimit:
     """Read a limit that QUALITY_LIMIT matches."""
-    name, sense, amount = re.split(r"([<>]=)", limit)
+    name, sense, amount = re.split(r"([<>]=?)", limit)
     if name.strip().lower() == "slowdown":
         _refuse_goal("config.goal-limit", text, "write @slowdown=5%")
+    given = LIMIT_AMOUNT.fullmatch(amount.strip())
     try:
-        number = float(amount)
+        number = float(given[1]) * LIMIT_UNITS[given[2]] if given else math.nan
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        why = f"the limit of {name.strip()} is a number as the runs report it, not {amount.strip()!r}"
+        why = f"the limit of {name.strip()} is a number as the runs report it (0.98, 0.5s, 300ms, 5%), not {amount.strip()!r}"
         _refuse_goal("config.goal-quality-limit", text, why)
-    return QualityLimit(name.strip(), ">=" if sense == ">=" else "<=", number)
+    return QualityLimit(name.strip(), ">=" if sense[0] == ">" else "<=", number)
 
 
 def _refuse_goal(code: str, text: str, why: str) -> NoReturn:

@@ -159,6 +159,37 @@ def list_facts(marks: Iterable[Mapping[str, Any]], end_ns: int, first: str) -> d
     return {name: value for name, value in found.items() if value is not None}
 
 
+def list_phase_facts(
+    marks: Iterable[Mapping[str, Any]], phases: Sequence[MarkedPhase], first: str
+) -> dict[str, dict[str, Fact]]:
+    """Return the facts reported inside phases by the id of the innermost phase: the last value of each name.
+
+    Steps do not count as phases. Values of the `first` host replace those of others.
+    """
+    holders = sorted((p for p in phases if p.steps is None), key=lambda p: (p.start_ns, -p.end_ns))
+    lines = sorted((m for m in marks if m.get("mark") == "fact"), key=lambda m: int(m.get("t", 0)))
+    found: dict[str, dict[str, Fact]] = {}
+    kept: dict[tuple[str, str], bool] = {}
+    begun: list[MarkedPhase] = []
+    place = 0
+    for line in lines:
+        t, is_first = int(line.get("t", 0)), line.get("host", "") == first
+        while place < len(holders) and holders[place].start_ns <= t:
+            begun.append(holders[place])
+            place += 1
+        begun = [phase for phase in begun if phase.end_ns >= t]
+        facts = line.get("facts")
+        if not begun or not isinstance(facts, dict):
+            continue
+        inner = begun[-1].id
+        for name, value in facts.items():
+            key, fact = escape_surrogates(str(name)), _clean_fact(value)
+            if fact is not None and (is_first or not kept.get((inner, key))):
+                found.setdefault(inner, {})[key] = fact
+                kept[inner, key] = is_first
+    return found
+
+
 def _clean_fact(value: object) -> Fact | None:
     """Return a fact in a form that can be stored: no lone surrogates, no integers too large for a float."""
     if isinstance(value, int) and not isinstance(value, bool):

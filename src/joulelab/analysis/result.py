@@ -167,7 +167,8 @@ class PhaseResult:
 
     A phase of steps covers the numbers `n` to `last`; other phases have no `last`. `parent` is the `number` of the
     phase around it, `stretch` the index of its stretch of steps in the result. `gpu_loads` is the mean load (share of
-    one) in this phase of each GPU that the run used, where it is known.
+    one) in this phase of each GPU that the run used, where it is known. `facts` are those that were reported inside it,
+    and in no phase inside of it.
     """
 
     title: str
@@ -185,6 +186,12 @@ class PhaseResult:
     parent: int | None = None
     stretch: int | None = None
     gpu_loads: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Fact] = field(default_factory=dict)
+
+    @property
+    def end_s(self) -> float:
+        """Return its end, in s from the start of the run."""
+        return self.start_s + self.duration_s
 
     @property
     def gpu_load(self) -> float | None:
@@ -195,6 +202,24 @@ class PhaseResult:
     def rates(self) -> dict[str, float]:
         """Return the work done per second in this phase."""
         return {kind: done / self.duration_s for kind, done in self.work.items()} if self.duration_s > 0 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkChannel:
+    """Hold work that a meter counted: the kind of work (`name`), its amount over the run and by number of a phase.
+
+    `restarts` of its source are known; what it counted between the readings around them, `lost_s` in all, is not.
+    """
+
+    name: str
+    unit: str
+    host: str
+    meter: str
+    scope: str
+    total: Quantity
+    phases: dict[str, Quantity] = field(default_factory=dict)
+    restarts: int = 0
+    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +352,8 @@ class Result:
     `twin` names the simulated node of a run, in virtual time or served. `rated` is the energy by rated power x time.
     `busiest` is the highest load (share of one) of each GPU of the first host with enough readings of its load;
     `gpu_loads` are mean and maximum of all GPUs whose mean load is known. `site` is the place whose price and carbon
-    intensity apply: the one that the run recorded.
+    intensity apply: the one that the run recorded. `work_channels` are counters of work that a meter recorded;
+    `work` has them, too, if no process reported that kind of work.
     """
 
     run: str
@@ -361,6 +387,7 @@ class Result:
     busiest: dict[str, float] = field(default_factory=dict)
     gpu_loads: tuple[GpuLoad, ...] = ()
     site: Site | None = None
+    work_channels: tuple[WorkChannel, ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -415,7 +442,12 @@ class Result:
         energy, done = self.energy, self.work
         if energy is None:
             return {}
-        return {n: energy * (1 / done[n]) for n in list_figure_kinds(done) if done[n] > 0}
+        return {n: self._divide_by_work(energy, n) for n in list_figure_kinds(done) if done[n] > 0}
+
+    def _divide_by_work(self, energy: Quantity, kind: str) -> Quantity:
+        """Return an energy per unit of work; the error of the count is known if a meter counted it."""
+        counted = add_quantities(c.total for c in self.work_channels if c.name == kind)
+        return energy / counted if counted.value == self.work[kind] else energy * (1 / self.work[kind])
 
     @property
     def rates(self) -> dict[str, float]:

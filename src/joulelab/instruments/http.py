@@ -110,6 +110,12 @@ class HttpClient:
             self._check_status(answer, path)
         return parse_json(answer.body, self.label)
 
+    def get_text(self, path: str) -> str:
+        """Return the text at a path, in UTF-8. Raises ReadFailed, Denied, Unavailable."""
+        answer = self.ask("GET", path)
+        self._check_status(answer, path)
+        return answer.body.decode("utf-8", "replace")
+
     def ask(
         self,
         method: str,

@@ -47,6 +47,7 @@ METER_NAMES = {
     "ipmi": "the BMC (IPMI)",
     "modbus": "an energy meter (Modbus)",
     "nvml": "NVML",
+    "inference": "the counters of an inference server",
     "plug": "a smart plug",
     "prometheus": "Prometheus",
     "rapl": "RAPL",

@@ -108,6 +108,8 @@ def lay_out_run(
         blocks += [BLANK_LINE, make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)]
         if not every_phase and (hidden := count_hidden_phases(result)):
             blocks.append(TextLine(f"and {hidden} more names: joulelab show {name} --phases"))
+    if result.work_channels:
+        blocks += [BLANK_LINE, make_work_table(result)]
     facts = list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
     notes = [*facts, *list_notes(result, problems), *list_missing_facts(result)]
     blocks += [BLANK_LINE, list_facts(notes, label_width=LABEL_WIDTH, styles=STATUS_STYLES), BLANK_LINE]
@@ -148,6 +150,10 @@ def write_run_document(
     if result.phases:
         phases = make_phase_table(list_phase_rows(result, every=every_phase), families=every_phase)
         parts.append(replace(phases, title=f"Phases of {name}{simulated}", notes=(INTERVAL_NOTE,)))
+    if result.work_channels:
+        parts.append(
+            replace(make_work_table(result), title=f"Work that meters of {name} counted", notes=(INTERVAL_NOTE,))
+        )
     facts = list_workload_facts(result) + list_work_facts(result, every=True) + list_cap_facts(result)
     facts += list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
     checks = [(label, join_next_step(text)) for label, text in list_check_facts(result)]
@@ -274,6 +280,23 @@ def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> TableCell:
     if not done or row.duration_s <= 0 or (has_energy and row.energy is None):
         return None
     return fmt.format_rate(done / row.duration_s) if row.energy is None else row.energy * (1 / done)
+
+
+def make_work_table(result: Result) -> Table:
+    """Return a table of the work that meters counted: amount, rate, and the energy of everything measured per unit."""
+    several = len({channel.host for channel in result.work_channels}) > 1
+    rows = []
+    for channel in result.work_channels:
+        scope = f"{channel.host}/{channel.scope}" if several else channel.scope
+        done, energy = channel.total, result.energy
+        per = energy / done if energy is not None and done.value > 0 else None
+        rate = fmt.format_work_rate(done.value / result.duration_s, channel.name) if result.duration_s > 0 else None
+        unit = f"J/{channel.name.removesuffix('s')}"
+        price = None if per is None or not per.is_resolved else fmt.format_quantity(per, unit)
+        rows.append((channel.name, f"{channel.meter} {scope}", done, rate, price))
+    return make_table(
+        (Column("work", align="left"), Column("counted by", align="left"), "amount", "rate", "energy"), rows
+    )
 
 
 def format_load(load: float) -> str:

@@ -1,20 +1,24 @@
 """Divide the measured energy of short windows among the requests that were served in them.
 
-A model with few parameters is fitted to the windows of a run: idle power, power while requests are decoded, energy per
-prompt token that is computed (prefill, with the power of the time that it takes), per output token after the first
-(decode), and per 1000 tokens of context of a decoded token. Its parts divide the energy that was *measured* in each
-window, so that all shares add up to it exactly; the model only decides who gets which part. Pure mathematics: no file,
-no sentence.
+A server computes in iterations: each gives one token to every request that is decoded, and computes the prompts of
+requests that begin (prefill). So the energy above idle of a window is linear in four amounts that follow from the times
+and tokens of its requests: iterations, prompt tokens that were computed, output tokens after the first (decode tokens),
+and their context in 1000 tokens. Each coefficient includes the power of the time that its amount adds. The model is
+fitted to the windows of a run. Its parts divide the energy that was *measured* in each window, so that all shares add
+up to it exactly; the model only decides which request gets which part. Pure mathematics: no file, no sentence.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from joulelab.serving.request_records import PROGRESS_NS
+from joulelab.serving.window_fit import estimate_covariance, fit_nonnegative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,16 +29,23 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NS = 1_000_000_000
 CONTEXT_UNIT = 1000
-TERMS = ("busy_w", "prefill_j", "decode_j", "context_j")
-BUSY, PREFILL, DECODE, CONTEXT = range(4)
-DRAWS = 200  # of the model's parameters, for the uncertainty of shares
+TERMS = ("iteration_j", "prefill_j", "decode_j", "context_j")
+ITERATION, PREFILL, DECODE, CONTEXT = range(4)
+DRAWS = 100  # of the model's parameters, for the uncertainty of shares
 FAST_QUANTILE = 0.1  # requests whose first token came this fast did not wait in a queue
-LAGS = 6  # windows over which errors of the model may be correlated
 FEWEST_WINDOWS = 12
-FINER = 4  # cells of a window, in which the pace of decoding is constant
+FEWEST_EMPTY = 3  # windows without requests from which the idle power is taken
 PACE_ROUNDS = 30
-ENGINE_ROUNDS = 2
-ENGINE_CELLS = 8  # cells that are fitted together for the times of the engine
+PACE_CELL_S = 0.5  # in which the pace of decoding is constant, where requests do not state their progress
+SHORTEST_S = 1e-6
+# A limit of power changes the energy of an iteration with prefill by a factor, all its parts alike. Before the fit, the
+# factor is 1 with this standard uncertainty: a cap at 60 % saves 22 % of an iteration's energy on the twin's GPUs.
+LIMIT_SPREAD = 0.3
+LAG_SPREAD_S = 0.1  # of a meter, beyond the lag that the analysis of its readings corrects
+LAG_ROUNDS = 5
+LAG_STEP_S = 0.01
+LAG_LARGEST_STEP_S = 0.25
+LAG_ENOUGH_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +74,28 @@ class IdlePower:
 class Activity:
     """Hold what each request did in each window, as one row for each pair of them.
 
-    `amounts` has a column for each of TERMS: share of the busy time (s), prefill tokens, decode tokens, and context of
-    these decode tokens in 1000 tokens. `seconds` is the time of the request in the window.
+    `amounts` has a column for each of TERMS: its share of the iterations, prefill tokens, decode tokens, and context of
+    these decode tokens in 1000 tokens. `seconds` is the time of the request in the window. `prefills` counts the
+    iterations with prefill in each window, `company` the requests that were decoded in them.
     """
 
     request: Ints
     window: Ints
     amounts: Floats
     seconds: Floats
-    windows: int
+    prefills: Floats
+    company: Floats
     requests: int
+
+    @property
+    def windows(self) -> int:
+        """Return the number of windows."""
+        return len(self.prefills)
+
+    @property
+    def is_empty(self) -> npt.NDArray[np.bool_]:
+        """Return for each window whether no request was there."""
+        return np.bincount(self.window, weights=self.seconds, minlength=self.windows) == 0
 
     def sum_windows(self) -> Floats:
         """Return the amounts of each window."""
@@ -83,31 +106,49 @@ class Activity:
 class EnergyModel:
     """Hold the fitted parameters in the order of TERMS, their covariance, and the idle power.
 
-    `scatter` is the standard deviation of measured / modelled energy of a window, above idle.
+    `idle_slope` is their change per W of idle power. `scatter` is the standard deviation of measured / modelled energy
+    of a window, above idle. `lag_s` is the time by which the meter is late.
     """
 
     values: Floats
     covariance: Floats
     idle: IdlePower
+    idle_slope: Floats
     scatter: float
     windows: int
+    lag_s: float = 0.0
 
-    def average(self, weights: Floats) -> tuple[float, float]:
-        """Return a weighted sum of the parameters and its standard uncertainty."""
-        return float(weights @ self.values), math.sqrt(max(float(weights @ self.covariance @ weights), 0.0))
+
+@dataclass(frozen=True, slots=True)
+class TokenEnergy:
+    """Hold energy above idle per prefill token and per decode token (J), with standard uncertainties.
+
+    Multiplied by their numbers of tokens, they add up to `active_j`, the measured energy above idle. The meter's own
+    error is not included. NaN: there are no such tokens.
+    """
+
+    prefill_j: float
+    prefill_u_j: float
+    decode_j: float
+    decode_u_j: float
+    active_j: float
+    prefill_tokens: float
+    decode_tokens: float
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Hold the energy of each request (J): by part (busy, prefill, decode, context), and of idle time.
+    """Hold the energy of each request (J): by part (in the order of TERMS), and of idle time.
 
-    `u_j` is the standard uncertainty of the division, without that of the meter. `unassigned_j` was measured while no
+    `drawn_j` are its deviations under other parameters of the model, one row for each draw; `scatter_j` is the standard
+    uncertainty by errors of single windows. The meter's own error is not included. `unassigned_j` was measured while no
     request was there, or is idle energy that no request gets. The sum of all is the measured energy.
     """
 
     parts_j: Floats
     idle_j: Floats
-    u_j: Floats
+    drawn_j: Floats
+    scatter_j: Floats
     unassigned_j: float
 
     @property
@@ -115,23 +156,17 @@ class Shares:
         """Return the energy of each request, in J."""
         return np.asarray(self.parts_j.sum(axis=1) + self.idle_j)
 
+    @property
+    def u_j(self) -> Floats:
+        """Return the standard uncertainty of each request's energy by the division, in J."""
+        return np.asarray(np.hypot(np.sqrt(np.mean(self.drawn_j**2, axis=0)), self.scatter_j))
 
-def list_activity(requests: Sequence[Request], edges_ns: Ints) -> Activity:
-    """Place the work of requests in windows.
-
-    Prefill happens directly before the first token, for a time that follows from its prompt; the time before was spent
-    in a queue. Requests that are decoded at the same moment get their tokens at the same pace, because a server
-    computes them together; the pace over time follows from all of them. The busy time that is no prefill is shared
-    equally by the requests that are in the engine at that moment.
-    """
-    base = int(edges_ns[0])
-    edges = (edges_ns - base) / NS
-    times = _list_times(requests, base)
-    pace = estimate_engine_pace(times)
-    for _ in range(ENGINE_ROUNDS):
-        placed = _place_work(times, edges, pace)
-        pace = _fit_engine_pace(placed, pace)
-    return _place_work(times, edges, pace).merge_cells(len(requests), len(edges) - 1)
+    def sum_requests(self, members: Sequence[int]) -> tuple[float, float]:
+        """Return the energy of several requests together and its standard uncertainty by the division, in J."""
+        chosen = np.asarray(members, dtype=np.int64)
+        drawn = self.drawn_j[:, chosen].sum(axis=1)
+        scatter = float(np.sum(self.scatter_j[chosen] ** 2))
+        return float(self.total_j[chosen].sum()), math.sqrt(float(np.mean(drawn**2)) + scatter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,158 +177,187 @@ class _RequestTimes:
     first: Floats
     last: Floats
     prompt: Floats
-    output: Floats
+    context: Floats  # tokens of the prompt, cached ones included
+    decoded: Floats  # tokens after the first
+
+    @property
+    def entered(self) -> Floats:
+        """Return when the first iteration of each request began; the time before was spent in a queue."""
+        waited = self.first - self.sent
+        decoding = (self.decoded > 0) & (self.last > self.first)
+        pace = (self.last - self.first)[decoding] / self.decoded[decoding]
+        iteration_s = float(np.median(pace)) if len(pace) else 0.0
+        long = (self.prompt > 0) & (self.prompt >= np.median(self.prompt)) & (waited > 0)
+        per_token = np.maximum(waited - iteration_s, 0.0)[long] / self.prompt[long]
+        token_s = float(np.quantile(per_token, FAST_QUANTILE)) if long.any() else 0.0
+        return np.maximum(self.sent, self.first - iteration_s - token_s * self.prompt)
 
 
 @dataclass(frozen=True, slots=True)
-class _EnginePace:
-    """Hold the time of a prompt token, and of an iteration of the engine without any (s)."""
-
-    prefill_s: float
-    fixed_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _PlacedWork:
-    """Hold the work of requests in cells, one row for each pair of them, and iterations and busy time of the cells."""
+class _Pieces:
+    """Hold spans of requests in which their pace is constant: tokens, and decode tokens before the span."""
 
     request: Ints
-    cell: Ints
-    rows: Floats  # the columns of TERMS, then seconds
-    iterations: Floats
-    busy_s: Floats
-
-    def merge_cells(self, requests: int, windows: int) -> Activity:
-        """Add up the cells of a window for each request."""
-        key, place = np.unique(self.request * windows + self.cell // FINER, return_inverse=True)
-        merged = _sum_rows(place, self.rows, len(key))
-        size = len(TERMS)
-        return Activity(key // windows, key % windows, merged[:, :size], merged[:, size], windows, requests)
+    begin: Floats
+    end: Floats
+    decoded: Floats
+    before: Floats
 
 
-def _place_work(times: _RequestTimes, edges: Floats, engine: _EnginePace) -> _PlacedWork:
-    sent, first, last, prompt = times.sent, times.first, times.last, times.prompt
-    begin = np.maximum(sent, first - engine.prefill_s * prompt)
-    entered = np.maximum(sent, begin - engine.fixed_s)
-    fine = _refine(edges)
-    cells = len(fine) - 1
-    request, cell, low, high = _cross_windows(entered, last, fine)
-    prefill = _find_overlap(low, high, begin[request], first[request]) / np.maximum(first - begin, 1e-9)[request]
-    decoded = np.maximum(times.output - 1, 0.0)
-    progress, pace = _find_progress(
-        request, cell, _find_overlap(low, high, first[request], last[request]), decoded, cells
-    )
-    tokens = decoded[request] * progress
-    ends = np.cumsum(progress) - np.repeat(*_count_before(request, progress))
-    context = prompt[request] + 1 + decoded[request] * (ends - progress / 2)
-    shared, busy = _share_busy_time(low, high, entered, begin, first, last)
-    rows = np.column_stack([shared, prompt[request] * prefill, tokens, tokens * context / CONTEXT_UNIT, high - low])
-    return _PlacedWork(request, cell, rows, pace * np.diff(fine), np.diff(busy(fine)))
+def list_activity(requests: Sequence[Request], edges_ns: Ints) -> Activity:
+    """Place the work of requests in windows.
 
-
-def estimate_engine_pace(times: _RequestTimes) -> _EnginePace:
-    """Estimate the time per prompt token from the requests that waited least for their first token."""
-    waited = times.first - times.sent
-    usable = (waited > 0) & (times.prompt > 0)
-    if not usable.any():
-        return _EnginePace(0.0, 0.0)
-    return _EnginePace(float(np.quantile(waited[usable] / times.prompt[usable], FAST_QUANTILE)), 0.0)
-
-
-def _fit_engine_pace(placed: _PlacedWork, before: _EnginePace) -> _EnginePace:
-    """Fit the busy time of cells by the iterations and tokens in them; an estimate that it cannot replace stays."""
-    amounts = _sum_rows(placed.cell, placed.rows, len(placed.busy_s))
-    design = np.column_stack([placed.iterations, amounts[:, PREFILL], amounts[:, DECODE], amounts[:, CONTEXT]])
-    grouped = [
-        np.add.reduceat(column, np.arange(0, len(column), ENGINE_CELLS)) for column in (*design.T, placed.busy_s)
-    ]
-    values = fit_nonnegative(np.column_stack(grouped[:-1]), grouped[-1])
-    prefill_s = float(values[1])
-    return _EnginePace(prefill_s if prefill_s > 0 else before.prefill_s, float(values[0]))
-
-
-def _refine(edges: Floats) -> Floats:
-    """Cut each window into FINER cells."""
-    inside = edges[:-1, None] + np.diff(edges)[:, None] * np.arange(FINER) / FINER
-    return np.append(inside.ravel(), edges[-1])
-
-
-def _find_progress(request: Ints, cell: Ints, overlap: Floats, decoded: Floats, cells: int) -> tuple[Floats, Floats]:
-    """Return the share of a request's decode tokens in each of its cells, and the pace of each cell.
-
-    The pace (tokens/s of one request) of each cell is the one that explains the time that every request took.
+    Prefill happens directly before the first token, for a time that follows from its prompt. Decode tokens are placed
+    by the progress of the request; where that is not recorded, requests that are decoded at the same moment get their
+    tokens at the same pace. The requests that are decoded in an iteration share it equally; if there are none, those that
+    begin in it do.
     """
-    pace = np.ones(cells)
-    present = np.bincount(cell, weights=overlap, minlength=cells)
-    count = len(decoded)
-    for _ in range(PACE_ROUNDS):
-        path = np.bincount(request, weights=overlap * pace[cell], minlength=count)
-        ratio = np.divide(decoded, path, out=np.zeros(count), where=path > 0)
-        wanted = np.bincount(cell, weights=overlap * ratio[request], minlength=cells)
-        pace *= np.divide(wanted, present, out=np.ones(cells), where=present > 0)
-    path = np.bincount(request, weights=overlap * pace[cell], minlength=count)
-    share = np.divide(overlap * pace[cell], path[request], out=np.zeros(len(cell)), where=path[request] > 0)
-    return share, np.where(present > 0, pace, 0.0)
+    base = int(edges_ns[0])
+    edges, times = (edges_ns - base) / NS, _list_times(requests, base)
+    entered, first, last = times.entered, times.first, times.last
+    pieces = _list_decode_pieces(requests, times)
+    prefill, window, low, high = _cross_windows(entered, np.maximum(first, entered + SHORTEST_S), edges)
+    piece, later_window, later_low, later_high = _cross_windows(pieces.begin, pieces.end, edges)
+    share = (later_high - later_low) / np.maximum(pieces.end - pieces.begin, SHORTEST_S)[piece]
+    tokens = pieces.decoded[piece] * share
+    middle = (later_low + later_high) / 2 - pieces.begin[piece]
+    inside = pieces.decoded[piece] * middle / np.maximum(pieces.end - pieces.begin, SHORTEST_S)[piece]
+    request = pieces.request[piece]
+    context = times.context[request] + 1 + pieces.before[piece] + inside
+    begun = (high - low) / np.maximum(first - entered, SHORTEST_S)[prefill]
+    split, alone = _share_iterations(first, last), _find_lone_prefills(times)
+    none = np.zeros(len(prefill))
+    rows = np.concatenate([
+        np.column_stack([begun * alone[prefill], times.prompt[prefill] * begun, none, none, high - low]),
+        np.column_stack([
+            tokens * split(later_low, later_high), np.zeros(len(piece)), tokens, tokens * context / CONTEXT_UNIT,
+            later_high - later_low,
+        ]),
+    ])  # fmt: skip
+    return _merge_rows(np.concatenate([prefill, request]), np.concatenate([window, later_window]), rows, times, edges)
 
 
-def _count_before(request: Ints, progress: Floats) -> tuple[Floats, Ints]:
-    """Return the sum of `progress` before each request's first row, and its number of rows; rows are in order."""
-    spans = np.bincount(request)
-    spans = spans[spans > 0]
-    begins = np.cumsum(spans) - spans
-    return np.concatenate([[0.0], np.cumsum(progress)])[begins], spans
+def _find_lone_prefills(times: _RequestTimes) -> Floats:
+    """Return the part of each request in an iteration that computes prompts only, 0 if others are decoded in it."""
+    middle = (times.entered + times.first) / 2
+    beside = np.maximum(_count_present(times.entered, times.first)(middle), 1)
+    return np.where(_count_present(times.first, times.last)(middle) > 0, 0.0, 1 / beside)
+
+
+def _merge_rows(request: Ints, window: Ints, rows: Floats, times: _RequestTimes, edges: Floats) -> Activity:
+    """Add up the rows of each pair of request and window, and count the iterations with prefill."""
+    windows = len(edges) - 1
+    key, place = np.unique(request * windows + window, return_inverse=True)
+    merged, size = _sum_rows(place, rows, len(key)), len(TERMS)
+    entered, first, last = times.entered, times.first, times.last
+    begins = times.prompt > 0
+    middle = (entered + first)[begins] / 2
+    beside = np.maximum(_count_present(entered[begins], first[begins])(middle), 1)
+    decoding = _count_present(first, last)(middle)
+    at = np.searchsorted(edges, middle, side="right") - 1
+    inside = (at >= 0) & (at < windows)
+    counts = np.column_stack([1 / beside, decoding / beside])[inside]
+    counted = _sum_rows(at[inside], counts, windows)
+    return Activity(
+        key // windows, key % windows, merged[:, :size], merged[:, size], counted[:, 0], counted[:, 1], len(times.sent)
+    )
 
 
 def _list_times(requests: Sequence[Request], base: int) -> _RequestTimes:
     sent = np.array([(r.sent_ns - base) / NS for r in requests])
     last = np.array([(r.last_ns - base) / NS for r in requests])
     first = np.array([((r.last_ns if r.first_ns is None else r.first_ns) - base) / NS for r in requests])
+    answered = np.array([float(r.first_ns is not None) for r in requests])
     prompt = np.array([float(max((r.prompt_tokens or 0) - (r.cached_tokens or 0), 0)) for r in requests])
-    answered = np.array([r.first_ns is not None for r in requests], dtype=bool)
-    output = np.array([float(r.output_tokens or 0) for r in requests])
-    return _RequestTimes(sent, first, last, np.where(answered, prompt, 0.0), output)
+    context = np.array([float(r.prompt_tokens or 0) for r in requests])
+    output = np.array([float(count_output(r)) for r in requests])
+    return _RequestTimes(sent, first, last, prompt * answered, context, np.maximum(output - 1, 0.0) * answered)
+
+
+def count_output(request: Request) -> int:
+    """Return the output tokens of a request, its streamed parts where the server reports no number."""
+    return (request.chunks or 0) if request.output_tokens is None else request.output_tokens
+
+
+def _list_decode_pieces(requests: Sequence[Request], times: _RequestTimes) -> _Pieces:
+    """Return the spans of constant pace after the first token of each request."""
+    size = PROGRESS_NS / NS
+    stated = np.array([sum(r.progress) > 0 for r in requests], dtype=bool) & (times.decoded > 0)
+    request = np.repeat(
+        np.arange(len(requests)), [len(r.progress) * int(s) for r, s in zip(requests, stated, strict=True)]
+    )
+    chunks = np.array([n for r, s in zip(requests, stated, strict=True) if s for n in r.progress], dtype=np.float64)
+    number = np.arange(len(request)) - _count_before(request)
+    begin = times.first[request] + number * size
+    end = np.minimum(begin + size, np.maximum(times.last[request], begin + SHORTEST_S))
+    scale = times.decoded / np.maximum(np.bincount(request, weights=chunks, minlength=len(requests)), 1.0)
+    decoded = chunks * scale[request]
+    known = _Pieces(request, begin, end, decoded, _sum_before(request, decoded))
+    guessed = _guess_decode_pieces(times, ~stated & (times.decoded > 0))
+    names = known.__dataclass_fields__
+    return _Pieces(*(np.concatenate([getattr(known, name), getattr(guessed, name)]) for name in names))
+
+
+def _guess_decode_pieces(times: _RequestTimes, chosen: npt.NDArray[np.bool_]) -> _Pieces:
+    """Place decode tokens by a common pace (tokens/s of one request) that explains the times of the chosen requests."""
+    places = np.flatnonzero(chosen)
+    first, last = times.first[chosen], np.maximum(times.last[chosen], times.first[chosen] + SHORTEST_S)
+    start = float(first.min()) if len(places) else 0.0
+    cells = int((float(last.max()) - start) / PACE_CELL_S) + 1 if len(places) else 1
+    row, cell, begin, end = _cross_windows(first, last, start + np.arange(cells + 1) * PACE_CELL_S)
+    took, count = end - begin, len(places)
+    pace = np.ones(cells)
+    present = np.bincount(cell, weights=took, minlength=cells)
+    for _ in range(PACE_ROUNDS):
+        path = np.bincount(row, weights=took * pace[cell], minlength=count)
+        ratio = np.divide(times.decoded[chosen], path, out=np.zeros(count), where=path > 0)
+        wanted = np.bincount(cell, weights=took * ratio[row], minlength=cells)
+        pace *= np.divide(wanted, present, out=np.ones(cells), where=present > 0)
+    path = np.bincount(row, weights=took * pace[cell], minlength=count)
+    share = np.divide(took * pace[cell], path[row], out=np.zeros(len(cell)), where=path[row] > 0)
+    decoded = times.decoded[chosen][row] * share
+    return _Pieces(places[row], begin, end, decoded, _sum_before(row, decoded))
+
+
+def _count_before(request: Ints) -> Ints:
+    """Return the number of the first row of each row's request; rows are in the order of requests."""
+    return np.searchsorted(request, request, side="left")
+
+
+def _sum_before(request: Ints, amounts: Floats) -> Floats:
+    """Return the sum of the amounts in earlier rows of the same request; rows are in the order of requests."""
+    before = np.concatenate([[0.0], np.cumsum(amounts)])
+    return np.asarray(before[:-1] - before[_count_before(request)])
 
 
 def _cross_windows(begin: Floats, end: Floats, edges: Floats) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return request, window, and begin and end (s) of each overlap of a request with a window."""
+    """Return span, window, and begin and end (s) of each overlap of a span with a window."""
     from_window = np.clip(np.searchsorted(edges, begin, side="right") - 1, 0, len(edges) - 1)
     to_window = np.clip(np.searchsorted(edges, end, side="left"), 0, len(edges) - 1)
     spans = np.maximum(to_window - from_window, 0)
-    request = np.repeat(np.arange(len(begin)), spans)
-    offsets = np.arange(len(request)) - np.repeat(np.cumsum(spans) - spans, spans)
+    place = np.repeat(np.arange(len(begin)), spans)
+    offsets = np.arange(len(place)) - np.repeat(np.cumsum(spans) - spans, spans)
     window = np.repeat(from_window, spans) + offsets
-    low = np.maximum(begin[request], edges[window])
-    high = np.minimum(end[request], edges[window + 1])
+    low = np.maximum(begin[place], edges[window])
+    high = np.minimum(end[place], edges[window + 1])
     kept = high > low
-    return request[kept], window[kept], low[kept], high[kept]
+    return place[kept], window[kept], low[kept], high[kept]
 
 
-def _find_overlap(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
-    return np.asarray(np.maximum(np.minimum(high, end) - np.maximum(low, begin), 0.0))
-
-
-def _share_busy_time(
-    low: Floats, high: Floats, entered: Floats, begin: Floats, first: Floats, last: Floats
-) -> tuple[Floats, Callable[[Floats], Floats]]:
-    """Return the share (s) of each overlap in the busy time that is no prefill, and the busy time up to any moment."""
-    prefilling = _count_present([(begin, first)])
-    present = _count_present([(entered, last)])
-    moments = np.unique(np.concatenate([entered, begin, first, last]))
-    middle = (moments[1:] + moments[:-1]) / 2
-    active, other = present(middle), prefilling(middle)
-    decoding = np.where(other > 0, 0.0, np.divide(1.0, active, out=np.zeros(len(active)), where=active > 0))
-    shared = np.concatenate([[0.0], np.cumsum(np.diff(moments) * decoding)])
-    busy = np.concatenate([[0.0], np.cumsum(np.diff(moments) * (active > 0))])
-    return (
-        np.asarray(np.interp(high, moments, shared) - np.interp(low, moments, shared)),
-        lambda t: np.asarray(np.interp(t, moments, busy)),
+def _share_iterations(first: Floats, last: Floats) -> Callable[[Floats, Floats], Floats]:
+    """Return a function for the mean of 1 / number of requests that are present, over the spans from low to high."""
+    moments = np.unique(np.concatenate([first, last]))
+    active = _count_present(first, last)((moments[1:] + moments[:-1]) / 2)
+    share = np.divide(1.0, active, out=np.zeros(len(active)), where=active > 0)
+    path = np.concatenate([[0.0], np.cumsum(np.diff(moments) * share)])
+    return lambda low, high: np.asarray(
+        (np.interp(high, moments, path) - np.interp(low, moments, path)) / np.maximum(high - low, 1e-12)
     )
 
 
-def _count_present(spans: Sequence[tuple[Floats, Floats]]) -> Callable[[Floats], Ints]:
+def _count_present(begin: Floats, end: Floats) -> Callable[[Floats], Ints]:
     """Return a function that counts the spans which contain a moment."""
-    begins = np.sort(np.concatenate([begin for begin, _ in spans]))
-    ends = np.sort(np.concatenate([end for _, end in spans]))
+    begins, ends = np.sort(begin), np.sort(end)
     return lambda t: np.searchsorted(begins, t, side="right") - np.searchsorted(ends, t, side="right")
 
 
@@ -302,150 +366,144 @@ def _sum_rows(place: Ints, rows: Floats, size: int) -> Floats:
 
 
 def find_idle(measured: EnergyWindows, activity: Activity) -> IdlePower | None:
-    """Return the mean power (W) of windows without any request, None if there are fewer than three."""
-    busy_s = np.bincount(activity.window, weights=activity.seconds, minlength=activity.windows)
-    empty = busy_s == 0
-    if empty.sum() < 3:
+    """Return the mean power (W) of windows without any request, None if there are fewer than FEWEST_EMPTY."""
+    empty = activity.is_empty
+    if empty.sum() < FEWEST_EMPTY:
         return None
     watts = measured.energy_j[empty] / measured.seconds[empty]
     return IdlePower(float(watts.mean()), float(watts.std(ddof=1) / math.sqrt(len(watts))), "gaps")
 
 
-def fit_energy_model(measured: EnergyWindows, activity: Activity, idle: IdlePower | None) -> EnergyModel | None:
-    """Fit the model to the windows; without an idle power it is fitted too. None for too few windows.
+def fit_requests(
+    measured: EnergyWindows, requests: Sequence[Request], idle: IdlePower | None = None, lag_u_s: float = LAG_SPREAD_S
+) -> tuple[Activity, EnergyModel] | None:
+    """Place the work of requests and fit the model to the windows; None for too few windows with requests.
+
+    Without an idle power, that of windows without requests is used, else it is fitted, too. The meter shows energy a
+    little late or early: this lag is fitted, because few milliseconds move the energy of a prefill into the next
+    window; before the fit it is zero with the standard uncertainty `lag_u_s`.
+    """
+    lag_s = 0.0
+    for _ in range(LAG_ROUNDS):
+        activity = list_activity(requests, measured.edges_ns - round(lag_s * NS))
+        if (~activity.is_empty).sum() < FEWEST_WINDOWS:
+            return None
+        early, late = (
+            list_activity(requests, measured.edges_ns - round((lag_s + d) * NS)) for d in (-LAG_STEP_S, LAG_STEP_S)
+        )
+        moved = (late.sum_windows() - early.sum_windows()) / (2 * LAG_STEP_S)
+        model = fit_energy_model(measured, activity, idle or find_idle(measured, activity), moved, lag_u_s)
+        step_s = min(max(model.lag_s, -LAG_LARGEST_STEP_S), LAG_LARGEST_STEP_S)
+        model = replace(model, lag_s=lag_s + model.lag_s)
+        lag_s += step_s
+        if abs(step_s) < LAG_ENOUGH_S:
+            break
+    return activity, model
+
+
+def fit_energy_model(
+    measured: EnergyWindows, activity: Activity, idle: IdlePower | None, moved: Floats, lag_u_s: float
+) -> EnergyModel:
+    """Fit the model to the windows; `moved` is the change of their amounts per second of lag.
 
     Parameters are not negative. Their covariance allows for errors of the model that last several windows.
     """
     amounts, seconds = activity.sum_windows(), measured.seconds
-    used = seconds > 0
-    if used.sum() < FEWEST_WINDOWS:
-        return None
-    if idle is None:
-        design, target = np.column_stack([amounts, seconds])[used], measured.energy_j[used]
-    else:
-        design, target = amounts[used], (measured.energy_j - idle.watts * seconds)[used]
+    watts = 0.0 if idle is None else idle.watts
+    design = amounts if idle is not None else np.column_stack([amounts, seconds])
+    target = measured.energy_j - watts * seconds
     values = fit_nonnegative(design, target)
-    covariance = _estimate_covariance(design, target - design @ values)
+    size = len(TERMS)
+    # Iterations with prefill change by a factor under a limit of power. Without it, energy that the requests beside a
+    # prefill save in its iterations would be taken off the prefill. Factor and lag are 1 + a change, so that they are
+    # not negative either; `before` is what is known of them without the fit.
+    totals = amounts.sum(axis=0)
+    token_j = values[DECODE] + values[CONTEXT] * totals[CONTEXT] / max(totals[DECODE], 1.0)
+    beside = activity.prefills * values[ITERATION] + activity.company * token_j
+    late = moved @ values[:size]
+    sigma_j = math.sqrt(float(np.mean((target - design @ values) ** 2)))
+    more = np.column_stack([beside, late])
+    both = np.column_stack([design, more])
+    before = np.zeros((2, both.shape[1]))
+    before[0, -2], before[1, -1] = sigma_j / LIMIT_SPREAD, sigma_j / lag_u_s
+    target = target + more.sum(axis=1)
+    values = fit_nonnegative(np.vstack([both, before]), np.concatenate([target, before.sum(axis=1)]))
+    fitted = estimate_covariance(both, target, values, before, sigma_j)
+    slope = -fitted.solve(seconds)[:size]
     if idle is None:
-        idle = IdlePower(float(values[-1]), math.sqrt(max(covariance[-1, -1], 0.0)), "fitted")
-    else:
-        covariance += _carry_idle_error(design, seconds[used]) * idle.u_w**2
-    modelled = amounts @ values[: len(TERMS)]
+        idle = IdlePower(float(values[size]), math.sqrt(max(fitted.covariance[size, size], 0.0)), "fitted")
+        slope = np.zeros(size)  # its error is part of the covariance
+    modelled = both @ values - more.sum(axis=1) - (0.0 if len(values) == size + 2 else seconds * idle.watts)
     active = modelled > 0.1 * np.max(modelled, initial=0.0)
     ratio = (measured.energy_j - idle.watts * seconds)[active] / modelled[active] if active.any() else np.ones(1)
-    size = len(TERMS)
-    return EnergyModel(values[:size], covariance[:size, :size], idle, float(np.std(ratio)), int(used.sum()))
+    covariance = fitted.covariance[:size, :size]
+    lag_s = float(values[-1]) - 1
+    return EnergyModel(values[:size], covariance, idle, slope, float(np.std(ratio)), len(seconds), lag_s)
 
 
-def fit_nonnegative(design: Floats, target: Floats) -> Floats:
-    """Return the non-negative parameters with the least squares (active sets; columns may be all zero)."""
-    scale = np.linalg.norm(design, axis=0)
-    usable = scale > 0
-    scaled = design / np.where(usable, scale, 1.0)
-    values, passive = np.zeros(design.shape[1]), np.zeros(design.shape[1], dtype=bool)
-    for _ in range(10 * design.shape[1]):
-        gradient = scaled.T @ (target - scaled @ values)
-        gradient[passive | ~usable] = -np.inf
-        best = int(np.argmax(gradient))
-        if gradient[best] <= 1e-9 * (np.linalg.norm(target) + 1e-30):
-            break
-        passive[best] = True
-        values = _descend(scaled, target, values, passive)
-    return np.where(usable, values / np.where(usable, scale, 1.0), 0.0)
-
-
-def _descend(scaled: Floats, target: Floats, values: Floats, passive: npt.NDArray[np.bool_]) -> Floats:
-    """Solve for the passive parameters; step back and fix those that would become negative."""
-    while True:
-        wanted = np.zeros(len(values))
-        wanted[passive] = np.linalg.lstsq(scaled[:, passive], target, rcond=None)[0]
-        wrong = passive & (wanted <= 0)
-        if not wrong.any():
-            return wanted
-        step = float(np.min(values[wrong] / (values[wrong] - wanted[wrong])))
-        values = values + step * (wanted - values)
-        passive &= values > 1e-12
-        values = np.where(passive, values, 0.0)
-
-
-def _estimate_covariance(design: Floats, residual: Floats) -> Floats:
-    """Return the covariance of the parameters, robust to unequal errors and to errors correlated over LAGS windows."""
-    size = design.shape[1]
-    inverse = _invert_normal(design)
-    scores = design * residual[:, None]
-    middle = scores.T @ scores
-    for lag in range(1, min(LAGS, len(residual) - 1) + 1):
-        product = scores[lag:].T @ scores[:-lag]
-        middle += (1 - lag / (LAGS + 1)) * (product + product.T)
-    freedom = len(residual) / max(len(residual) - size, 1)
-    return np.asarray(inverse @ middle @ inverse * freedom)
-
-
-def _invert_normal(design: Floats) -> Floats:
-    """Return the inverse of the normal matrix, with parameters at zero included: their error is that of zero."""
-    scale = np.linalg.norm(design, axis=0)
-    known = scale > 0
-    inverse = np.zeros((design.shape[1], design.shape[1]))
-    scaled = design[:, known] / scale[known]
-    small = np.linalg.pinv(scaled.T @ scaled, rcond=1e-10)
-    inverse[np.ix_(known, known)] = small / np.outer(scale[known], scale[known])
-    return inverse
-
-
-def _carry_idle_error(design: Floats, seconds: Floats) -> Floats:
-    change = _invert_normal(design) @ design.T @ seconds
-    return np.outer(change, change)
+def compute_token_energy(measured: EnergyWindows, activity: Activity, model: EnergyModel) -> TokenEnergy:
+    """Return the energy above idle per prefill token and per decode token."""
+    busy = ~activity.is_empty
+    seconds = float(measured.seconds[busy].sum())
+    active_j = float(measured.energy_j[busy].sum()) - model.idle.watts * seconds
+    _, prompt, decoded, _ = (float(total) for total in activity.amounts.sum(axis=0))
+    variance = float(model.covariance[PREFILL, PREFILL])
+    slope = float(model.idle_slope[PREFILL])
+    each, u_w = float(model.values[PREFILL]), model.idle.u_w
+    rest = math.nan if decoded <= 0 else (active_j - each * prompt) / decoded
+    u_rest = math.hypot(prompt * math.sqrt(max(variance, 0.0)), (seconds + prompt * slope) * u_w) / max(decoded, 1.0)
+    return TokenEnergy(
+        each if prompt > 0 else math.nan, math.hypot(math.sqrt(max(variance, 0.0)), slope * u_w), rest, u_rest,
+        active_j, prompt, decoded,
+    )  # fmt: skip
 
 
 def share_energy(
     measured: EnergyWindows, activity: Activity, model: EnergyModel, *, with_idle: bool, seed: int = 0
 ) -> Shares:
     """Divide the energy of each window among its requests; the sum of all shares is the measured energy."""
-    idle_w = measured.seconds * model.idle.watts
-    idle_w = np.clip(np.minimum(idle_w, measured.energy_j), 0.0, None)
+    idle_w = np.clip(np.minimum(measured.seconds * model.idle.watts, measured.energy_j), 0.0, None)
     active_j = measured.energy_j - idle_w
-    parts = _divide(active_j, activity, model.values)
+    parts = _divide_windows(active_j, activity, model.values)
     spent = _sum_rows(activity.request, parts, activity.requests)
     idle_j: Floats = np.zeros(activity.requests)
     if with_idle:
-        weight = activity.seconds
-        total = np.bincount(activity.window, weights=weight, minlength=activity.windows)
-        rows = np.divide(weight, total[activity.window]) * idle_w[activity.window]
+        total = np.bincount(activity.window, weights=activity.seconds, minlength=activity.windows)
+        rows = activity.seconds / total[activity.window] * idle_w[activity.window]
         idle_j = np.asarray(np.bincount(activity.request, weights=rows, minlength=activity.requests), float)
     unassigned = float(measured.energy_j.sum() - spent.sum() - idle_j.sum())
-    return Shares(spent, idle_j, _estimate_share_error(active_j, activity, model, parts, seed), unassigned)
+    scatter = np.bincount(activity.request, weights=(parts.sum(axis=1) * model.scatter) ** 2, minlength=len(spent))
+    drawn = _draw_shares(measured, activity, model, seed) - spent.sum(axis=1)
+    return Shares(spent, idle_j, drawn, np.sqrt(scatter), unassigned)
 
 
-def _divide(active_j: Floats, activity: Activity, values: Floats) -> Floats:
+def _divide_windows(active_j: Floats, activity: Activity, values: Floats) -> Floats:
     """Return the energy (J) of each pair of request and window by part; by time where the model knows no part."""
     parts = activity.amounts * values
     modelled = np.bincount(activity.window, weights=parts.sum(axis=1), minlength=activity.windows)
     unknown = modelled[activity.window] <= 0
-    parts[unknown, BUSY] = activity.amounts[unknown, BUSY]
+    parts[unknown, ITERATION] = activity.seconds[unknown]
     modelled = np.bincount(activity.window, weights=parts.sum(axis=1), minlength=activity.windows)
     factor = np.divide(active_j, modelled, out=np.zeros(len(active_j)), where=modelled > 0)
     return np.asarray(parts * factor[activity.window, None])
 
 
-def _estimate_share_error(active_j: Floats, activity: Activity, model: EnergyModel, parts: Floats, seed: int) -> Floats:
-    """Return the standard uncertainty (J) of each request's energy: parameters drawn, and the scatter of windows."""
+def _draw_shares(measured: EnergyWindows, activity: Activity, model: EnergyModel, seed: int) -> Floats:
+    """Return the energy above idle (J) of each request with drawn parameters and idle powers, one row for each draw."""
     rng = np.random.default_rng(seed)
-    size = activity.requests
-    total, square = np.zeros(size), np.zeros(size)
-    draws = np.clip(rng.multivariate_normal(model.values, model.covariance, DRAWS, method="eigh"), 0.0, None)
-    for values in draws:
-        drawn = np.bincount(activity.request, weights=_divide(active_j, activity, values).sum(axis=1), minlength=size)
-        total += drawn
-        square += drawn**2
-    variance = np.maximum(square / DRAWS - (total / DRAWS) ** 2, 0.0)
-    scatter = np.bincount(activity.request, weights=(parts.sum(axis=1) * model.scatter) ** 2, minlength=size)
-    idle = np.bincount(activity.request, weights=activity.amounts[:, BUSY], minlength=size) * model.idle.u_w
-    return np.asarray(np.sqrt(variance + scatter + idle**2))
+    rows = np.empty((DRAWS, activity.requests))
+    draws = rng.multivariate_normal(model.values, model.covariance, DRAWS, method="eigh")
+    for row, values, off_w in zip(rows, draws, rng.normal(0.0, model.idle.u_w, DRAWS), strict=True):
+        drawn = np.clip(values + model.idle_slope * off_w, 0.0, None)
+        active_j = np.clip(measured.energy_j - measured.seconds * (model.idle.watts + off_w), 0.0, None)
+        energy = _divide_windows(active_j, activity, drawn).sum(axis=1)
+        row[:] = np.bincount(activity.request, weights=energy, minlength=activity.requests)
+    return rows
 
 
 def split_by_tokens(energy_j: float, requests: Sequence[Request]) -> Floats:
     """Divide an energy by the tokens of each request alone: what simple tools do."""
-    tokens = np.array([float((r.prompt_tokens or 0) + (r.output_tokens or 0)) for r in requests])
+    tokens = np.array([float((r.prompt_tokens or 0) + count_output(r)) for r in requests])
     return np.asarray(energy_j * tokens / max(float(tokens.sum()), 1.0))
 
 

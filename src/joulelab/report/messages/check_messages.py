@@ -210,7 +210,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: the counter {channel} does not change; the energy is integrated from power instead",
         DOCTOR,
     ),
-    "counter-reset": ("warning", "{scope}: the counter {channel} was reset during the run", ""),
+    "counter-reset": (
+        "warning",
+        "{scope}: the counter {channel} was reset during the run[; what it counted in {lost_s:s} around that is missing]",
+        "",
+    ),
     "counter-wrap": (
         "warning",
         "{scope}: during a gap in the readings, the counter {channel} may have passed its maximum and begun again at zero",

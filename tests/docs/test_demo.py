@@ -98,7 +98,7 @@ def check_measured(text: str, here: Any) -> None:
     for label in labels:
         assert re.search(rf"^{re.escape(label)} +([\d.]+ ± [\d.]+|too short) ", text, re.MULTILINE), label
     assert "covers     the whole node at the wall" in text
-    assert re.search(r"^answer +The job used [\d.]+ ± [\d.]+ kJ", text, re.MULTILINE)
+    assert re.search(r"^answer +The simulated job used [\d.]+ ± [\d.]+ kJ", text, re.MULTILINE)
 
 
 @pytest.mark.system

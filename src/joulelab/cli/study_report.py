@@ -115,9 +115,11 @@ def print_written(files: list[Path]) -> None:
     """Print the names of written files."""
     from joulelab.cli.output import shorten_path
 
-    if not files:
-        return
-    print_notice(f"written: {', '.join(str(shorten_path(file)) for file in files)}")
+    by_folder: dict[Path, list[str]] = {}
+    for file in files:
+        by_folder.setdefault(shorten_path(file).parent, []).append(file.name)
+    for folder, names in by_folder.items():
+        print_notice(f"written to {folder}: {', '.join(names)}")
 
 
 def write_study_files(study: Study, results: Results, summary: StudySummary, *, figures: bool | None) -> list[Path]:

@@ -271,7 +271,7 @@ def summarise_cells(
 
 
 def _divide_by_goal(goal: Goal, cells: Sequence[Cell]) -> dict[str, CellMeans]:
-    """Return the means of cells per unit of the goal's kind of work; cells with a run that does not report it are left out."""
+    """Return the means per unit of the goal's kind of work, of the cells whose runs all report it."""
     kind = goal.work or ""
     amounts = {c.key: [goal.find_work(t.work) for t in c.trials] for c in cells}
     counted = [

@@ -31,7 +31,7 @@ KNOWN_GOALS = (
     "in quotes because of the shell)"
 )
 QUALITY_LIMIT = re.compile(r"\s*([^<>=\s][^<>=]*?)\s*([<>]=?)\s*([^<>=\s]+)\s*")
-LIMIT_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "%": 0.01}  # of numbers in SI units and shares of one
+LIMIT_UNITS = {"s": 1.0, "ms": 1e-3, "%": 0.01}  # of numbers in SI units and shares of one
 LIMIT_AMOUNT = re.compile(r"([-+.0-9eE]+)\s*(s|ms|%|)")
 
 
@@ -201,13 +201,21 @@ def _read_quality(text: str, limit: str) -> QualityLimit:
         _refuse_goal("config.goal-limit", text, "write @slowdown=5%")
     given = LIMIT_AMOUNT.fullmatch(amount.strip())
     try:
-        number = float(given[1]) * LIMIT_UNITS[given[2]] if given else math.nan
+        number = float(given[1]) * LIMIT_UNITS.get(given[2], 1.0) if given else math.nan
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        why = f"the limit of {name.strip()} is a number as the runs report it (0.98, 0.5s, 300ms, 5%), not {amount.strip()!r}"
+        example = "a number as the runs report it (0.98, 0.5s, 300ms, 5%)"
+        why = f"the limit of {name.strip()} is {example}, not {amount.strip()!r}"
         _refuse_goal("config.goal-quality-limit", text, why)
     return QualityLimit(name.strip(), ">=" if sense[0] == ">" else "<=", number)
+
+
+def refuse_work_goal(goal: Goal) -> None:
+    """Refuse a goal of energy per unit of work, where all trials do the same work. Raises ConfigError."""
+    if goal.work:
+        what, why = f"{goal.text} is a goal of sweeps and studies", "all trials of a search do the same work"
+        raise ConfigError(what, why=why, next="use --goal energy", code="config.goal-unknown")
 
 
 def _refuse_goal(code: str, text: str, why: str) -> NoReturn:

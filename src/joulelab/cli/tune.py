@@ -178,16 +178,13 @@ def _read_request(
     online: bool,
 ) -> TuneRequest:
     """Return the request from its options. Raises JoulelabError."""
-    from joulelab.analysis.goals import Goal
+    from joulelab.analysis.goals import Goal, refuse_work_goal
     from joulelab.control.client import Caps
-    from joulelab.core.errors import ConfigError
     from joulelab.run.run_caps import choose_gpus
     from joulelab.study.tuning.grid import make_grid
 
     goal = Goal.parse(goal_text)
-    if goal.work:
-        what, why = f"{goal.text} is a goal of sweeps and studies", "all trials of a search do the same work"
-        raise ConfigError(what, why=why, next="use --goal energy", code="config.goal-unknown")
+    refuse_work_goal(goal)
     if goal.quality and online:
         raise UsageError(
             "no-quality", f"no {goal.quality[0].name} is known while a run lasts; use whole runs, without --online"

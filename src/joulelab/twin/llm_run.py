@@ -393,7 +393,7 @@ def _name_request(number: int) -> str:
     return f"twin-{number:05d}"
 
 
-def draw_scenario(seed: int, *, requests: int = 500) -> LlmScenario:
+def draw_scenario(seed: int, *, requests: int = 560) -> LlmScenario:
     """Draw a scenario: GPUs, the engine's times and powers, lengths, three rates from light to overload, cap, meters.
 
     Powers are physical: prefill takes 30 to 95 % of the range of the GPUs, a full batch at most 95 %.

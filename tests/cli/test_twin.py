@@ -164,10 +164,10 @@ def test_a_node_is_shown_with_its_sources(call: Call, tmp_path: Path) -> None:
 
 
 def test_own_nodes_are_listed_and_unknown_ones_refused(call: Call, fail: Fail) -> None:
-    listed = call("twin", "--list").stdout.splitlines()
+    listed = call("twin", "--list").stdout.strip().split("\n\n")[0].splitlines()
     rows = json.loads(call("twin", "--list", "--json").stdout)
     assert [row["node"] for row in rows] == nodefile.list_own_nodes()
-    assert [line.split()[0] for line in listed[:-1]] == nodefile.list_own_nodes()
+    assert [line.split()[0] for line in listed if line[0] != " "] == nodefile.list_own_nodes()
     assert all(row["title"] for row in rows)
     assert "'bnl-h100'" in str(fail("twin", "--show", "bnl-h10").next)
     assert "'gdansk-rtx6000'" in str(fail("twin", "gdansk", "--for", "0").next)

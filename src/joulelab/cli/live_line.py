@@ -6,8 +6,9 @@ status line. It is changed only while
 
 - our process group has the terminal: a shell or another job keeps its own title;
 - the terminal echoes lines: editors, debuggers, password prompts and full-screen programs are not disturbed;
-- the terminal takes output at once: nothing is inserted into a flood of output, or while Ctrl-S is in force.
+- the terminal takes output at once: it is neither stopped by Ctrl-S nor behind with the output of the workload.
 
+A workload that splits a letter or an escape sequence over two writes may get a title between them (limits.md).
 The original title is restored at the end and while the command is stopped. A failure here ends the title, not the run.
 """
 

@@ -85,13 +85,14 @@ def judge_scenario(seed: int, requests: int = REQUESTS) -> list[Judgement]:
             active_j = sum(one.energy.value for one in shares.requests)
             plain = [one.request for one in members]
             whole = sum(o.energy.value for o in shares.requests) + shares.idle.value + shares.unassigned_j
+            divided = given, split_by_tokens(active_j, plain), split_by_time(active_j, plain)
             found.append(
                 Judgement(
                     seed, scope, len(members),
                     *_compare(shares.prefill_token, truth.find_prefill_j(point)),
                     *_compare(shares.decode_token, truth.find_decode_j(point)),
                     float(np.mean(np.abs(given - true) <= u)), float(np.median(u / given)),
-                    *(float(np.median(np.abs(e / true - 1))) for e in (given, split_by_tokens(active_j, plain), split_by_time(active_j, plain))),
+                    *(float(np.median(np.abs(each / true - 1))) for each in divided),
                     abs(whole / shares.measured.value - 1),
                 )
             )  # fmt: skip
@@ -134,9 +135,8 @@ def print_scope(scope: str, rows: Sequence[Judgement]) -> bool:
     print(f"{scope}: {len(rows)} scenarios, {sum(row.requests for row in rows)} requests")
     print(f"  {'':14s} {'inside':>8s} {'median U':>9s} {'median error':>13s}")
     for name in ("prefill", "decode"):
-        print(
-            f"  J/{name + ' token':12s} {found[f'{name} inside']:8.1%} {found[f'{name} U']:9.1%} {found[f'{name} error']:13.1%}"
-        )
+        inside, u, error = (found[f"{name} {column}"] for column in ("inside", "U", "error"))
+        print(f"  J/{name + ' token':12s} {inside:8.1%} {u:9.1%} {error:13.1%}")
     print(
         f"  {'J/request':14s} {found['requests inside']:8.1%} {found['request U']:9.1%} {found['error by model']:13.1%}"
     )
@@ -164,7 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parts = f"{row.prefill_error:+7.1%} ±{row.prefill_u:6.1%}  {row.decode_error:+7.1%} ±{row.decode_u:6.1%}"
             print(f"{row.seed} {row.scope:4s} {row.requests:5d}  {parts}  {row.inside:6.1%} {row.request_error:6.1%}")
     scopes = dict.fromkeys(row.scope for row in rows)
-    return 0 if all([print_scope(scope, [row for row in rows if row.scope == scope]) for scope in scopes]) else 1
+    held = [print_scope(scope, [row for row in rows if row.scope == scope]) for scope in scopes]
+    return 0 if all(held) else 1
 
 
 if __name__ == "__main__":

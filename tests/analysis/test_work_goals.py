@@ -38,9 +38,15 @@ def test_kinds_of_work_with_a_common_last_word_count_together():
 
 def make_cell(cap: int, joules: float, tokens: float, ttft_s: float) -> Cell:
     trials = tuple(
-        Trial(Quantity(joules * (1 + d), {"gain:m": 0.01 * joules}), 60.0, {"output_tokens": tokens}, f"{cap}{d}", facts={"ttft_p99": ttft_s * (1 + d)})
+        Trial(
+            Quantity(joules * (1 + d), {"gain:m": 0.01 * joules}),
+            60.0,
+            {"output_tokens": tokens},
+            f"{cap}{d}",
+            facts={"ttft_p99": ttft_s * (1 + d)},
+        )
         for d in (-0.004, 0.0, 0.004)
-    )  # fmt: skip
+    )
     return Cell(f"c{cap}", {"cap": cap}, trials)
 
 

@@ -285,18 +285,17 @@ def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> TableCell:
 def make_work_table(result: Result) -> Table:
     """Return a table of the work that meters counted: amount, rate, and the energy of everything measured per unit."""
     several = len({channel.host for channel in result.work_channels}) > 1
+    energies = [
+        result.energy / channel.total if result.energy is not None and channel.total.value > 0 else None
+        for channel in result.work_channels
+    ]
+    columns = [Column("work", align="left"), Column("counted by", align="left"), Column("amount"), Column("per s")]
     rows = []
-    for channel in result.work_channels:
+    for channel, per in zip(result.work_channels, energies, strict=True):
         scope = f"{channel.host}/{channel.scope}" if several else channel.scope
-        done, energy = channel.total, result.energy
-        per = energy / done if energy is not None and done.value > 0 else None
-        rate = fmt.format_work_rate(done.value / result.duration_s, channel.name) if result.duration_s > 0 else None
-        unit = f"J/{channel.name.removesuffix('s')}"
-        price = None if per is None or not per.is_resolved else fmt.format_quantity(per, unit)
-        rows.append((channel.name, f"{channel.meter} {scope}", done, rate, price))
-    return make_table(
-        (Column("work", align="left"), Column("counted by", align="left"), "amount", "rate", "energy"), rows
-    )
+        rate = fmt.format_rate(channel.total.value / result.duration_s) if result.duration_s > 0 else None
+        rows.append((channel.name, f"{channel.meter} {scope}", channel.total, rate, per))
+    return make_table([*columns, scale_column("energy of one", "J", energies)], rows)
 
 
 def format_load(load: float) -> str:

@@ -209,8 +209,8 @@ def list_activity(requests: Sequence[Request], edges_ns: Ints) -> Activity:
 
     Prefill happens directly before the first token, for a time that follows from its prompt. Decode tokens are placed
     by the progress of the request; where that is not recorded, requests that are decoded at the same moment get their
-    tokens at the same pace. The requests that are decoded in an iteration share it equally; if there are none, those that
-    begin in it do.
+    tokens at the same pace. The requests that are decoded in an iteration share it equally; if there are none, those
+    that begin in it do.
     """
     base = int(edges_ns[0])
     edges, times = (edges_ns - base) / NS, _list_times(requests, base)

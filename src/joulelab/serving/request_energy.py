@@ -203,7 +203,7 @@ def measure_scope(run: Run, scope: str | None = None) -> MeasuredScope:
         there = sorted({find_family(s.scope) for s in joined.scopes})
         raise ConfigError(
             f"no power of {scope or 'GPUs, node or wall'} was measured", where=run.path.name,
-            why=f"the run has {', '.join(there) or 'no power meter'}", next="choose another --scope, or joulelab meters",
+            why=f"the run has {', '.join(there) or 'no power meter'}", next="choose another --scope",
             code="config.unknown-scope",
         )  # fmt: skip
     name, channels = found
@@ -382,5 +382,5 @@ def _write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     with duckdb.connect() as database:
         listed = ", ".join(f"{name} {kinds.get(name, 'DOUBLE')}" for name in columns)
         database.execute(f"CREATE TABLE requests ({listed})")
-        database.executemany(f"INSERT INTO requests VALUES ({', '.join('?' * len(columns))})", plain)
+        database.executemany(f"INSERT INTO requests VALUES ({', '.join('?' * len(columns))})", plain)  # noqa: S608 names of our own
         database.execute(f"COPY requests TO '{str(path).replace(chr(39), chr(39) * 2)}' (FORMAT parquet)")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_NOTES = 3
 MOST_LABELS = 20
+SMALLEST_SHARE = 0.05  # percent
 UNIT_NAMES = {"output_token": "output token", "token": "token", "request": "request"}
 SCOPE_NAMES = {"gpu": "GPU", "node": "node", "wall": "wall"}
 
@@ -144,12 +145,16 @@ def _make_account_table(found: Attribution) -> Table:
     parts += [("idle", idle), ("not assigned", found.unassigned_j)]
     whole = found.measured.value
     energy = scale_column("energy", "J", [found.measured])
-    rows: list[TableRow] = [
-        TableRow((name, part, f"{100 * part / whole:.1f}" if whole else None)) for name, part in parts
-    ]
+    rows = [_make_part_row(name, part, whole) for name, part in parts]
     rows[-1] = TableRow(rows[-1].cells, has_rule_below=True)
     rows.append(TableRow(("measured", found.measured, "100"), "total"))
     return make_table([Column("", align="left"), energy, Column("share", "%")], rows)
+
+
+def _make_part_row(name: str, part: float, whole: float) -> TableRow:
+    """Return a part of the measured energy; one that would be rounded to 0 % is 0."""
+    share = 100 * part / whole if whole > 0 else 0.0
+    return TableRow((name, part if abs(share) >= SMALLEST_SHARE else "0", f"{share:.1f}"))
 
 
 def _make_label_table(found: Attribution, by: str) -> Table:
@@ -160,7 +165,7 @@ def _make_label_table(found: Attribution, by: str) -> Table:
     columns = [Column(by, align="left"), Column("requests"), Column("prompt\ntokens"), Column("output\ntokens"), energy]
     columns.append(scale_column("per request", "J", each))
     rows = [
-        (one.label, fmt.format_amount(one.requests), fmt.format_amount(one.prompt_tokens), fmt.format_amount(one.output_tokens), one.energy, per)
+        (one.label, *map(fmt.format_amount, (one.requests, one.prompt_tokens, one.output_tokens)), one.energy, per)
         for one, per in zip(shown, each, strict=True)
-    ]  # fmt: skip
+    ]
     return make_table(columns, rows)

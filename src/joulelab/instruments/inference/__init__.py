@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from joulelab.core.errors import JoulelabError
     from joulelab.core.spec import Meter
+    from joulelab.instruments.inference.server_metrics import ShownSample
 
 SUMMARY = "tokens and requests of an inference server (vLLM, SGLang, TGI, llama.cpp, Triton): work, no power"
 PRIVILEGE = "none, or the server's API key"
@@ -81,9 +82,7 @@ def open_meter(config: Mapping[str, Any], tap: Callable[[HttpClient], HttpClient
     try:
         shown = read_exposition(client.get_text(path), label)
         named = text(label, config, "preset")
-        preset = find_preset(shown) if named is None else load_preset(named)
-        if preset is None or not preset.is_shown_by(shown):
-            raise _explain_missing(label, named, sorted({sample.name for sample in shown}))
+        preset = _choose_preset(shown, named, label)
         return InferenceMeter(client, path, label, preset, seconds(label, config, "period_s", 1.0))
     except BaseException:
         client.close()
@@ -131,11 +130,16 @@ def diagnose(config: Mapping[str, Any], error: JoulelabError) -> list[str]:
     return found if found[-1].endswith(".") else [*found, f"It answers, but not with metrics at {path}: {error}"]
 
 
-def _explain_missing(label: str, named: str | None, names: Sequence[str]) -> Unavailable:
+def _choose_preset(shown: Sequence[ShownSample], named: str | None, label: str) -> ServerPreset:
+    """Return the preset of a server, by its name or by the metrics of the server. Raises Unavailable."""
+    preset = find_preset(shown) if named is None else load_preset(named)
+    if preset is not None and preset.is_shown_by(shown):
+        return preset
+    names = sorted({sample.name for sample in shown})
     what = "the server shows no counters of tokens" if named is None else f"the server is not that of preset {named}"
     why = f"it has {len(names)} metrics" + (f": {', '.join(names[:4])} ..." if names else "")
     advice = "switch its metrics on (SGLang: --enable-metrics, llama.cpp: --metrics), or check the port (Triton: 8002)"
-    return Unavailable(what, where=label, why=why, next=advice, code="unavailable.no-series")
+    raise Unavailable(what, where=label, why=why, next=advice, code="unavailable.no-series")
 
 
 def _read_url(config: Mapping[str, Any]) -> tuple[str, str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PRESETS = Path(__file__).parent / "presets"
-COUNTERS = ("prompt_tokens", "output_tokens", "requests")
+COUNTERS = ("output_tokens", "prompt_tokens", "requests")
 STATES = ("running", "waiting", "cache_use")
 MOST_LINES = 200_000
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:\\.|[^"\\])*)"\s*(?:,|$)')

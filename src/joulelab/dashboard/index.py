@@ -224,7 +224,7 @@ class Index:
             for key in gone:
                 self._table.drop(key)
                 for known in (self._places, self._stamps, self._due, self._failures):
-                    known.pop(key, None)  # type: ignore[attr-defined]
+                    known.pop(key, None)
             for place in new:
                 if place.id not in self._places:
                     self._table.put(make_stub(place))

@@ -18,6 +18,7 @@ from tests.waiting import until
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.twin.commands import command
+from joulelab.twin.llm_model import EnginePlace, LlmParameters, LlmRequest, simulate_requests
 from joulelab.twin.model import H100, Node
 from joulelab.twin.servers import llm
 from joulelab.twin.servers.server_process import ServerProcess
@@ -119,6 +120,13 @@ def test_its_counters_and_its_truth_are_those_of_the_requests(tmp_path: Path) ->
             assert sum(line[part] for line in told["requests"] for part in parts) == pytest.approx(above_j, rel=1e-6)
         lines = (tmp_path / "llm" / llm.TRUTH).read_text().splitlines()
         assert [json.loads(line) for line in lines] == told["requests"]
+        client.post("/v1/completions", json={"prompt": [1, 2, 3], "max_tokens": 5}, headers={"X-Request-Id": "mine"})
+        last = client.get("/twin/truth").json()["requests"][-1]
+        alone = LlmRequest(0.0, 3, 5)
+        simulate_requests(LlmParameters(**FAST), EnginePlace(NODE, 1).gpu, [alone])
+        assert (last["request_id"], last["id"]) == ("mine", "cmpl-mine")
+        assert last["prefill_j"] == pytest.approx(alone.prefill_j)
+        assert last["decode_j"] == pytest.approx(alone.decode_j + alone.base_j)
 
 
 def test_a_cap_makes_it_slower_and_a_client_that_goes_is_dropped(tmp_path: Path) -> None:
@@ -158,12 +166,21 @@ def test_flaws_happen(tmp_path: Path) -> None:
             ) as answer:  # fmt: skip
                 came.extend(answer.iter_lines())
             assert sum(line.startswith("data:") for line in came) <= 2
-    (tmp_path / "b").mkdir()
-    with serve(tmp_path / "b", reset_at_s=0.0001) as (client, _):
-        ask(client)
-        assert read_metric(client, "generation_tokens_total") == 0
-        ask(client)
-        assert read_metric(client, "generation_tokens_total") == 4
+
+
+def test_its_counters_fall_when_it_resets_them(tmp_path: Path) -> None:
+    for reset_s in (0.5, 5.0, 60.0):  # a busy machine may miss the first times
+        begin_ns = monotonic_ns()
+        (tmp_path / str(reset_s)).mkdir()
+        with serve(tmp_path / str(reset_s), reset_at_s=reset_s) as (client, _):
+            ask(client)
+            assert read_metric(client, "generation_tokens_total") in (0, 4)
+            if monotonic_ns() - begin_ns < reset_s * 1e9:
+                until(lambda: read_metric(client, "generation_tokens_total") == 0)
+                ask(client)
+                assert read_metric(client, "generation_tokens_total") == 4
+                return
+    pytest.fail("the server did not answer within a minute")
 
 
 def test_it_dies_after_some_requests_and_the_node_idles(tmp_path: Path) -> None:

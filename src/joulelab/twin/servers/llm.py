@@ -2,8 +2,8 @@
 
 The engine (`llm_model.py`) runs in real time: the power of every iteration is written to the truth file shortly before
 it begins, and its tokens are sent when it ends. A token of a prompt is four characters of text, or one id of a list.
-Without `ignore_eos` an answer ends after `answer_tokens`. `GET /twin/truth` tells the true energy of every request;
-the same lines are in `requests.jsonl` of the server's folder.
+Without `ignore_eos` an answer ends after `answer_tokens`. `GET /twin/truth` returns the true energy of every request
+that has ended; the same lines are in `requests.jsonl` of the server's folder.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ def serve(truth: Truth, directory: Path, flaws: LlmSettings, port: int = 0) -> I
         model = _ServedModel(truth, flaws, lines)
         loop = asyncio.new_event_loop()
         model.loop = loop
+        if flaws.reset_at_s is not None:
+            loop.call_later(flaws.reset_at_s, model.reset_metrics)
         server = loop.run_until_complete(loop.create_server(lambda: _Connection(model), sock=listener))
         thread = threading.Thread(target=loop.run_forever, name="twin-llm", daemon=True)
         thread.start()
@@ -139,8 +141,8 @@ class _ServedModel:
         self._mhz: int | None = None
         self._count = 0
         pair = read_clock_pair()
-        self._start_ns, self._utc_ns = pair.mono_ns, pair.utc_ns - pair.mono_ns
-        self._metrics = _Metrics(settings.model)
+        self._utc_ns = pair.utc_ns - pair.mono_ns
+        self.reset_metrics()
         for gpu in self._place.gpus:
             truth.set_processes(gpu, [Process(pid=os.getpid(), memory_bytes=MEMORY_BYTES)])
 
@@ -211,11 +213,12 @@ class _ServedModel:
         """Return the true energies above idle (J) of the requests that have ended, and the GPUs of the engine."""
         return {"gpus": list(self._place.gpus), "open": len(self._answers), "requests": self._ended}
 
+    def reset_metrics(self) -> None:
+        """Count from zero again."""
+        self._metrics = _Metrics(self.settings.model)
+
     def write_metrics(self) -> bytes:
         """Return the page of metrics."""
-        reset_s, now_s = self.settings.reset_at_s, (monotonic_ns() - self._start_ns) / NS
-        if reset_s is not None and now_s >= reset_s and self._metrics.since_s < reset_s:
-            self._metrics = _Metrics(self.settings.model, now_s)
         return self._metrics.write_page(self._engine.running, len(self._engine.waiting))
 
     # Iterations.
@@ -570,8 +573,7 @@ class _Histogram:
 class _Metrics:
     """Count what vLLM counts, and write it in the format of Prometheus."""
 
-    def __init__(self, model: str, since_s: float = 0.0) -> None:
-        self.since_s = since_s
+    def __init__(self, model: str) -> None:
         self._labels = f'engine="0",model_name={json.dumps(model)}'
         self._prompt_tokens = self._output_tokens = 0
         self._finished = dict.fromkeys(FINISHED, 0)

@@ -86,16 +86,26 @@ def judge_scenario(seed: int, requests: int = REQUESTS) -> list[Judgement]:
             plain = [one.request for one in members]
             whole = sum(o.energy.value for o in shares.requests) + shares.idle.value + shares.unassigned_j
             divided = given, split_by_tokens(active_j, plain), split_by_time(active_j, plain)
+            model, tokens, time = (float(np.median(np.abs(each / true - 1))) for each in divided)
+            prefill_error, prefill_u = _compare(shares.prefill_token, truth.find_prefill_j(point))
+            decode_error, decode_u = _compare(shares.decode_token, truth.find_decode_j(point))
             found.append(
                 Judgement(
-                    seed, scope, len(members),
-                    *_compare(shares.prefill_token, truth.find_prefill_j(point)),
-                    *_compare(shares.decode_token, truth.find_decode_j(point)),
-                    float(np.mean(np.abs(given - true) <= u)), float(np.median(u / given)),
-                    *(float(np.median(np.abs(each / true - 1))) for each in divided),
-                    abs(whole / shares.measured.value - 1),
+                    seed=seed,
+                    scope=scope,
+                    requests=len(members),
+                    prefill_error=prefill_error,
+                    prefill_u=prefill_u,
+                    decode_error=decode_error,
+                    decode_u=decode_u,
+                    inside=float(np.mean(np.abs(given - true) <= u)),
+                    request_u=float(np.median(u / given)),
+                    request_error=model,
+                    tokens_error=tokens,
+                    time_error=time,
+                    sum_error=abs(whole / shares.measured.value - 1),
                 )
-            )  # fmt: skip
+            )
     return found
 
 

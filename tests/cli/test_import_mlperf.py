@@ -76,5 +76,6 @@ def test_a_published_submission_has_its_energy_per_token(call: Call) -> None:
     per_token = found["per_work"]["tokens"]
     print(f"{per_token['value']:.4f} J/token")
     assert round(per_token["value"], 4) == 0.2436
+    assert 0.0005 < per_token["expanded"] / per_token["value"] < 0.02  # 1.2 %: the analyzer's datasheet, and the edges
     assert found["duration_s"] == pytest.approx(3116.735, abs=0.002)
     assert [(p["name"], round(p["work"]["tokens"] / 1e6, 2)) for p in found["phases"]] == [("test", 78.74)]

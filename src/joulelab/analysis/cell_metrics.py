@@ -274,13 +274,10 @@ def _divide_by_goal(goal: Goal, cells: Sequence[Cell]) -> dict[str, CellMeans]:
     """Return the means per unit of the goal's kind of work, of the cells whose runs all report it."""
     kind = goal.work or ""
     amounts = {c.key: [goal.find_work(t.work) for t in c.trials] for c in cells}
-    counted = [
-        replace(
-            c, trials=tuple(replace(t, work={kind: amount}) for t, amount in zip(c.trials, amounts[c.key], strict=True))
-        )
-        for c in cells
-        if c.trials and all(amounts[c.key])
-    ]
+    counted = []
+    for c in (c for c in cells if c.trials and all(amounts[c.key])):
+        pairs = zip(c.trials, amounts[c.key], strict=True)
+        counted.append(replace(c, trials=tuple(replace(t, work={kind: amount or 0.0}) for t, amount in pairs)))
     pool = pool_cells((c, kind) for c in counted)
     return {c.key: means for c in counted if (means := compute_means(c, kind, pool)) is not None}
 

@@ -92,7 +92,7 @@ class Goal:
             _refuse_goal("config.goal-limit", text, "there is one limit of the slowdown, @slowdown=5%")
         slowdown = _read_slowdown(text, slow[0].strip().lower()) if slow else None
         quality = tuple(_read_quality(text, limit) for limit in limits if limit not in slow)
-        return cls(name, _read_k(text, k, colon) if name == "eds" else None, slowdown, quality, work)  # type: ignore[arg-type]
+        return cls(name, _read_k(text, k, colon) if name == "eds" else None, slowdown, quality, work)
 
     @property
     def text(self) -> str:

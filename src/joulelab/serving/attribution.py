@@ -95,7 +95,7 @@ class Activity:
     @property
     def is_empty(self) -> npt.NDArray[np.bool_]:
         """Return for each window whether no request was there."""
-        return np.bincount(self.window, weights=self.seconds, minlength=self.windows) == 0
+        return np.asarray(np.bincount(self.window, weights=self.seconds, minlength=self.windows) == 0)
 
     def sum_windows(self) -> Floats:
         """Return the amounts of each window."""
@@ -304,7 +304,7 @@ def _guess_decode_pieces(times: _RequestTimes, chosen: npt.NDArray[np.bool_]) ->
     first, last = times.first[chosen], np.maximum(times.last[chosen], times.first[chosen] + SHORTEST_S)
     start = float(first.min()) if len(places) else 0.0
     cells = int((float(last.max()) - start) / PACE_CELL_S) + 1 if len(places) else 1
-    row, cell, begin, end = _cross_windows(first, last, start + np.arange(cells + 1) * PACE_CELL_S)
+    row, cell, begin, end = _cross_windows(first, last, np.asarray(start + np.arange(cells + 1) * PACE_CELL_S, float))
     took, count = end - begin, len(places)
     pace = np.ones(cells)
     present = np.bincount(cell, weights=took, minlength=cells)

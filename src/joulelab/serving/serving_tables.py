@@ -164,8 +164,8 @@ def _make_label_table(found: Attribution, by: str) -> Table:
     each = [one.energy * (1 / one.requests) for one in shown]
     columns = [Column(by, align="left"), Column("requests"), Column("prompt\ntokens"), Column("output\ntokens"), energy]
     columns.append(scale_column("per request", "J", each))
-    rows = [
-        (one.label, *map(fmt.format_amount, (one.requests, one.prompt_tokens, one.output_tokens)), one.energy, per)
-        for one, per in zip(shown, each, strict=True)
-    ]
+    rows: list[tuple[TableCell, ...]] = []
+    for one, per in zip(shown, each, strict=True):
+        counts = [fmt.format_amount(count) for count in (one.requests, one.prompt_tokens, one.output_tokens)]
+        rows.append((one.label, *counts, one.energy, per))
     return make_table(columns, rows)

@@ -123,6 +123,7 @@ def make_run_report(
         ReportSection("power", "Power over time", _show_power(result, profile, raw, live)),
         ReportSection("energy", "Energy by scope", _show_energy(result)),
         ReportSection("phases", "Phases", _show_phases(result)),
+        ReportSection("work", "Work that meters counted", _show_counted_work(result)),
         ReportSection("rated", "Comparison with rated power", _show_rated_power(result)),
         ReportSection("distribution", "Distribution of power", _show_distribution(result, profile)),
         ReportSection("meters", "Meters compared", _show_meters(result)),
@@ -259,6 +260,12 @@ def _show_phases(result: Result) -> tuple[PageBlock, ...]:
         blocks.append(Paragraph(f"and {more} more names, below", "muted"))
     every = run_tables.make_phase_table(list_phase_rows(result, every=True), families=True)
     return (*blocks, *_fold_longer("every phase, by family of devices", every, table))
+
+
+def _show_counted_work(result: Result) -> tuple[PageBlock, ...]:
+    if not result.work_channels:
+        return ()
+    return (_title_table(run_tables.make_work_table(result), f"Counters of work. {INTERVALS}"),)
 
 
 def _show_rated_power(result: Result) -> tuple[PageBlock, ...]:

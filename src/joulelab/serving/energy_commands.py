@@ -50,8 +50,8 @@ def requests_command(
 ) -> None:
     """Divide the energy of a run among its requests.
 
-    RUN is an id or its beginning, a name, a path, or `last`. The shares of all requests, idle energy and what is not
-    assigned add up to the measured energy.
+    RUN is an id or its beginning, a name, a path, or `last`. The shares of all requests, idle energy and
+    unassigned energy add up to the measured energy.
     """
     from joulelab.serving.request_energy import attribute_run, write_requests
     from joulelab.serving.serving_tables import lay_out_requests

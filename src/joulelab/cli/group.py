@@ -26,7 +26,7 @@ SECTIONS = {
     "Measure": {
         "run": "Measure the energy of a command or a notebook.",
         "watch": "Watch power and energy live, of a run or of this node.",
-        "serving": "Measure the energy of inference servers: per token, per request, under load.",
+        "serving": "Measure the energy of inference servers, per token and request.",
         "mark": "Mark a phase, work or a fact from within a measured script.",
         "import": "Make a run from measurements of other programs.",
         "join": "Join the runs of the nodes of one job into one run.",

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start thousands of processes: each would compile all that it imports where the environment forbids to keep it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs dist screenshots quick quick-covered frameworks-covered test test-all check format benchmarks install install-dev system clean
+.PHONY: demo docs dist screenshots all-output quick quick-covered frameworks-covered test test-all check format benchmarks install install-dev system clean
 
 # About a minute, on a simulated node; the installation comes the first time only. Results go to joulelab-demo/.
 demo: $(VENV)/installed-demo
@@ -89,6 +89,10 @@ PACKAGES := gcc libc6-dev snmpd snmp ipmitool freeipmi-tools mosquitto prometheu
   stress-ng dataset-fashion-mnist chromium openipmi texlive-latex-recommended
 system:
 	@tests/install-packages $(PACKAGES)
+
+# Help and default output of every command at 80 columns, checked, in all-output.txt; takes some minutes.
+all-output: install-dev
+	@$(BIN)/python -m tests.docs.all_output > all-output.txt
 
 # The pictures of README and docs, of twins; needs chromium.
 screenshots: install-dev system

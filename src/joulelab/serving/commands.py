@@ -67,7 +67,7 @@ class ServingGroup(click.Group):
     ),
 )
 def command() -> None:
-    """Measure the energy of inference servers: per token, per request."""
+    """Measure the energy of inference servers, per token and request."""
 
 
 LOAD_OPTIONS = (

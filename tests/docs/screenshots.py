@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 from tests.browser.conftest import CHROMIUM
 from tests.waiting import until
 
+from joulelab.store.manifest import write_manifest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -71,6 +73,7 @@ def as_one_of_its_own(run: Path) -> None:
     kept = {k: v for k, v in meta["labels"].items() if k not in ("study", "cell", "slot", "node_type", "workload")}
     name = " ".join([meta["labels"]["workload"], *kept.values()])
     (run / "run.json").write_text(json.dumps({**meta, "name": name, "labels": kept}))
+    write_manifest(run, {}, ["run.json"])  # else the copy is damaged
 
 
 @contextmanager

@@ -17,7 +17,7 @@ def assert_check_worded(check: Check) -> None:
     message = find_message(CHECK, check.code)
     assert message is not None, check
     assert check.status in message.status, check
-    given = {*check.numbers, *check.texts, *(["scope"] if check.scope else [])}
+    given = {"run", *check.numbers, *check.texts, *(["scope"] if check.scope else [])}
     assert list_fields(message.text, required=True) | list_fields(message.next, required=True) <= given, check
 
 

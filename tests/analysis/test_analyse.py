@@ -433,9 +433,10 @@ def test_an_interval_that_is_not_known_is_a_check_of_the_run(tmp_path: Path) -> 
         result = analyse_run(run)
     found = [c for c in result.checks if c.name == "interval"]
     assert [c.status for c in found] == ["failed", "warning", "note", "warning"]
-    doubt = "begin or end of the run is not certain: job 7"
-    assert (word_check(found[0]).text, word_check(found[0]).next) == (f"{doubt}: failed", "ask")
-    plain = {"name": "interval", "code": "interval", "status": "note", "message": f"{doubt}: note", "next": "ask"}
+    assert [c.texts for c in found[:2]] == [{"what": f"job 7: {s}", "next": "ask"} for s in ("failed", "warning")]
+    worded = word_check(found[2])
+    assert worded.next == "ask"
+    plain = {"name": "interval", "code": "interval", "status": "note", "message": worded.text, "next": "ask"}
     plain |= {"scope": "", "numbers": {}, "texts": {"what": "job 7: note", "next": "ask"}}
     assert plain in describe_result(result)["checks"]
 

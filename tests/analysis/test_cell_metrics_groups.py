@@ -140,7 +140,7 @@ def test_moments_warm_ups_and_odd_repeats_are_noted() -> None:
     odd = [trial(None, 10.0), *(trial(v, 10.0) for v in (100.0, 100.5, 99.5, 100.2, 99.9, 180.0))]
     odd = [replace(t, run=f"run-{k}" if k < 5 else "") for k, t in enumerate(odd)]
     found = summarise_cells([told, replace(cell("r", odd, node="here"), warmup=2)])
-    assert noted(found)["no-runs-here"] == {"told": 1, "cells": 2}
+    assert noted(found)["no-runs-here"] == {"published": 1, "cells": 2}
     assert noted(found)["warm-up"] == {"runs": 2}
     assert noted(found)["odd-runs"] == {"cells": 1, "runs": 1, "chance": 50}
     assert found.cell("m").n == 5

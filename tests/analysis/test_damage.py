@@ -5,7 +5,6 @@ from pathlib import Path
 from tests.rows import every_row
 
 from joulelab.analysis.checks import check_damage, is_needed_for_totals
-from joulelab.report.messages import word_check
 from joulelab.store.sample_tables import FileProblem
 
 RUN = Path("/runs/20260101-000000-0000")
@@ -48,9 +47,9 @@ def test_every_damaged_file_fails_a_check_without_a_path_of_this_machine() -> No
         )
     )
     assert {(c.name, c.status) for c in checks} == {("damaged", "failed")}
-    assert [word_check(c).text for c in checks] == [
-        "node1/nvml.power.parquet is not as it was recorded: it cannot be read (no end of); no total is given",
-        "node1/rapl.energy.0.journal is not as it was recorded: it cannot be read (no header); no total is given",
-        "node1/events.0.jsonl is not as it was recorded: lines are damaged and left out",
-        "node1/marks is not as it was recorded: it is missing; no energy per work is given",
+    assert [(c.scope, c.texts["what"], c.texts.get("withheld")) for c in checks] == [
+        ("node1/nvml.power.parquet", "it cannot be read (no end of)", "total"),
+        ("node1/rapl.energy.0.journal", "it cannot be read (no header)", "total"),
+        ("node1/events.0.jsonl", "lines are damaged and left out", None),
+        ("node1/marks", "it is missing", "energy per work"),
     ]

@@ -90,7 +90,7 @@ def test_workloads_and_phases_are_lines_of_their_own_each_against_gpu(summary: S
     assert all(p.cell.rpartition("-")[0][:7] == p.against.rpartition("-")[0][:7] for p in summary.pairs)
     # Each with each: three cells, and four of a training, one of which has no mean power.
     assert len(summary.pairs) == 2 * (3 * 3 + 6 + 6 + 3)
-    assert noted(summary) == {"no-runs-here": {"told": 14, "cells": 14}}
+    assert noted(summary) == {"no-runs-here": {"published": 14, "cells": 14}}
 
 
 def test_gains_follow_from_the_moments(summary: StudySummary) -> None:

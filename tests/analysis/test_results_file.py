@@ -32,6 +32,7 @@ from joulelab.analysis.results_file import (
 )
 from joulelab.core.errors import NotARun
 from joulelab.core.quantity import Quantity
+from joulelab.report.messages import word_check
 from joulelab.report.result_json import describe_head
 from joulelab.site.site_settings import read_site
 from joulelab.store.manifest import compute_fingerprint
@@ -256,7 +257,7 @@ def test_lists_name_the_check_after_which_there_is_no_energy(runs: Path) -> None
     head = make_head(replace(result, checks=(*result.checks, wrong)))
     assert head.failed_check == wrong
     plain = describe_head(head)
-    assert (plain["problem"], plain["check"]) == (f"{wrong.scope} is not as it was recorded: it is cut off", "damaged")
+    assert (plain["problem"], plain["check"]) == (word_check(wrong).text, "damaged")
     assert make_head(result).failed_check is None
     assert (describe_head(make_head(result))["problem"], describe_head(make_head(result))["check"]) == (None, None)
 

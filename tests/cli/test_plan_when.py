@@ -60,7 +60,7 @@ def test_the_recommendation_comes_first_and_the_answer_is_short(call: Call, tmp_
     assert "If it were off" in join_lines(text)
     explained = join_lines(call(*words, "--gpu-power", "700W", "--cap", "500W", "--slot", "1h", "--why").output)
     assert "solved by HiGHS" in explained
-    assert "The plan is the cheapest way that needs nothing of others" in explained
+    assert "The plan is the cheapest way" in explained
 
 
 def test_json_has_the_plan_the_ways_and_the_notes(call: Call, tmp_path: Path) -> None:

@@ -498,10 +498,11 @@ def _look(runs: Path, good: Path, bad: Path) -> tuple[str, str]:
             now[0] += 1
         now[0] += 60.0
     entries = {entry.id: entry for entry in index._snapshot.entries}
-    if not _is_right((entries[good.name].energy or {}).get("value")):
+    energies = {name: entry.energy and entry.energy.value for name, entry in entries.items()}
+    if not _is_right(energies[good.name]):
         return "lost", "the good run"
     if bad.name not in entries:
         return "wrong", "the run is not listed"
     entry = entries[bad.name]
-    verdict, words = _judge_energy((entry.energy or {}).get("value"), entry.problem or None)
+    verdict, words = _judge_energy(energies[bad.name], entry.problem or None)
     return ("refused" if verdict == "damaged" and entry.duration_s is None else verdict), words

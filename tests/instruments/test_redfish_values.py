@@ -191,8 +191,9 @@ def test_walking_ends_whatever_the_service_links():
     assert find_link({"a": [1]}, "a", "b") is None
     assert is_part(Resource("/c", {"Id": "1", "ChassisType": "Component"}))
     assert not is_part(Resource("/c", {"Id": "HGX_GPU_SXM_1", "ChassisType": "RackMount"}))
-    with pytest.raises(ReadFailed, match="no resource"):
+    with pytest.raises(ReadFailed) as caught:
         Walker(lambda _: [], {}).get_body("/x")
+    assert caught.value.code == "read-failed.no-resource"
 
 
 TOKENS = (

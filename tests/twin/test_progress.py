@@ -104,9 +104,9 @@ def test_a_run_that_is_too_long_or_too_fine_is_refused() -> None:
     for images in (-1.0, float("inf"), float("nan"), 1e16):
         with pytest.raises(ConfigError, match=f"images is {re.escape(format(images, 'g'))}, not from 0 to"):
             list_steps(NODE, model(EPOCH), RunRequest({"images": images}, (0,)))
-    with pytest.raises(ConfigError, match=r"stage 'epoch': the run would take 1e\+10 s"):
+    with pytest.raises(ConfigError, match=r"stage 'epoch': the run would take 10,000,000,000 s"):
         list_steps(NODE, model(EPOCH), RunRequest({"images": 1e12}, (0,)))
-    with pytest.raises(ConfigError, match=r"1e\+08 pieces \(at most 1,000,000"):
+    with pytest.raises(ConfigError, match=r"100,000,000 pieces \(at most 1,000,000"):
         list_steps(NODE, model(EPOCH), RunRequest({"epochs": 1e8}, (0,)))
     tiny = replace(EPOCH, batch=5e-324, step_s=1.0)
     with pytest.raises(ConfigError, match="would take inf s"):

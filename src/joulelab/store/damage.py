@@ -76,7 +76,7 @@ def word_damage(run: Path, check: FileCheck) -> FileProblem:
     size, whole = check.size or 0, check.record.size
     what, code = {
         "missing": ("it is missing", "missing"),
-        "cut": (f"it was cut off after {size} of {whole} bytes", "cut-off"),
+        "cut": (f"it was cut off after {size:,} of {whole:,} bytes", "cut-off"),
         "changed": (CHANGED, "changed"),
     }.get(check.status, (f"it cannot be read ({check.why})", "unreadable"))
     return FileProblem(run / check.name, what, lost=True, code=code, numbers=count_bytes(size, whole))
@@ -105,7 +105,7 @@ def _find_cut_files(
         if torn and status == "changed":
             yield FileProblem(path, CHANGED, lost=True, code="changed", numbers=count_bytes(size, recorded))
         elif torn or status == "cut":
-            what = f"it was cut off after {s.rows} rows"
+            what = f"it was cut off after {s.rows:,} rows"
             yield FileProblem(path, what, lost=True, code="cut-off", numbers={"rows": s.rows})
     started = {str(e.get("segment")) for e in events if e.get("event") == "recorder-started"}
     stopped = {e.get("source") for e in events if e.get("event") == "stop"}
@@ -121,7 +121,7 @@ def _find_cut_files(
             continue  # known already
         recorded = files.get(path.relative_to(folder.parent).as_posix())
         if size < (recorded or 0) or not (whole or excused or (recorded is not None and size > recorded)):
-            what = f"it was cut off after {size} bytes"
+            what = f"it was cut off after {size:,} bytes"
             yield FileProblem(path, what, lost=True, code="cut-off", numbers={"bytes": size})
         elif not (whole or excused):  # nothing of the run is lost
             what = "a line that was added after the run has no end"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.serving.attribution import split_by_time, split_by_tokens
+from joulelab.serving.energy_shares import split_by_time, split_by_tokens
 from joulelab.serving.request_energy import attribute_run
 from joulelab.store.run_reader import open_run
 from joulelab.twin.llm_run import GPU, WALL, draw_scenario, write_llm_run

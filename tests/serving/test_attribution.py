@@ -10,10 +10,8 @@ from joulelab.serving.attribution import (
     IdlePower,
     compute_token_energy,
     fit_requests,
-    share_energy,
-    split_by_time,
-    split_by_tokens,
 )
+from joulelab.serving.energy_shares import share_energy, split_by_time, split_by_tokens
 from joulelab.serving.request_records import Request
 from joulelab.serving.window_fit import fit_nonnegative
 

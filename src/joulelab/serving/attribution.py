@@ -4,8 +4,8 @@ A server computes in iterations: each gives one token to every request that is d
 requests that begin (prefill). So the energy above idle of a window is linear in four amounts that follow from the times
 and tokens of its requests: iterations, prompt tokens that were computed, output tokens after the first (decode tokens),
 and their context in 1000 tokens. Each coefficient includes the power of the time that its amount adds. The model is
-fitted to the windows of a run. Its parts divide the energy that was *measured* in each window, so that all shares add
-up to it exactly; the model only decides which request gets which part. Pure mathematics: no file, no sentence.
+fitted to the windows of a run; `energy_shares.py` divides the energy that was *measured* in each of them by its parts,
+so that all shares add up to it exactly. Pure mathematics: no file, no sentence.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ NS = 1_000_000_000
 CONTEXT_UNIT = 1000
 TERMS = ("iteration_j", "prefill_j", "decode_j", "context_j")
 ITERATION, PREFILL, DECODE, CONTEXT = range(4)
-DRAWS = 100  # of the model's parameters, for the uncertainty of shares
 FAST_QUANTILE = 0.1  # requests whose first token came this fast did not wait in a queue
 FEWEST_WINDOWS = 12
+# Standard uncertainty of the model itself, relative: its parameters are not quite the same under all loads, so that
+# intervals of a good meter would be too narrow by the fit alone (benchmarks/serving.py).
+TOKEN_ERROR = 0.02  # of the energy of a prefill token
 FEWEST_EMPTY = 3  # windows without requests from which the idle power is taken
 PACE_ROUNDS = 30
 PACE_CELL_S = 0.5  # in which the pace of decoding is constant, where requests do not state their progress
@@ -99,7 +101,7 @@ class Activity:
 
     def sum_windows(self) -> Floats:
         """Return the amounts of each window."""
-        return _sum_rows(self.window, self.amounts, self.windows)
+        return sum_rows(self.window, self.amounts, self.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,39 +136,6 @@ class TokenEnergy:
     active_j: float
     prefill_tokens: float
     decode_tokens: float
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Hold the energy of each request (J): by part (in the order of TERMS), and of idle time.
-
-    `drawn_j` are its deviations under other parameters of the model, one row for each draw; `scatter_j` is the standard
-    uncertainty by errors of single windows. The meter's own error is not included. `unassigned_j` was measured while no
-    request was there, or is idle energy that no request gets. The sum of all is the measured energy.
-    """
-
-    parts_j: Floats
-    idle_j: Floats
-    drawn_j: Floats
-    scatter_j: Floats
-    unassigned_j: float
-
-    @property
-    def total_j(self) -> Floats:
-        """Return the energy of each request, in J."""
-        return np.asarray(self.parts_j.sum(axis=1) + self.idle_j)
-
-    @property
-    def u_j(self) -> Floats:
-        """Return the standard uncertainty of each request's energy by the division, in J."""
-        return np.asarray(np.hypot(np.sqrt(np.mean(self.drawn_j**2, axis=0)), self.scatter_j))
-
-    def sum_requests(self, members: Sequence[int]) -> tuple[float, float]:
-        """Return the energy of several requests together and its standard uncertainty by the division, in J."""
-        chosen = np.asarray(members, dtype=np.int64)
-        drawn = self.drawn_j[:, chosen].sum(axis=1)
-        scatter = float(np.sum(self.scatter_j[chosen] ** 2))
-        return float(self.total_j[chosen].sum()), math.sqrt(float(np.mean(drawn**2)) + scatter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +217,7 @@ def _merge_rows(request: Ints, window: Ints, rows: Floats, times: _RequestTimes,
     """Add up the rows of each pair of request and window, and count the iterations with prefill."""
     windows = len(edges) - 1
     key, place = np.unique(request * windows + window, return_inverse=True)
-    merged, size = _sum_rows(place, rows, len(key)), len(TERMS)
+    merged, size = sum_rows(place, rows, len(key)), len(TERMS)
     entered, first, last = times.entered, times.first, times.last
     begins = times.prompt > 0
     middle = (entered + first)[begins] / 2
@@ -257,7 +226,7 @@ def _merge_rows(request: Ints, window: Ints, rows: Floats, times: _RequestTimes,
     at = np.searchsorted(edges, middle, side="right") - 1
     inside = (at >= 0) & (at < windows)
     counts = np.column_stack([1 / beside, decoding / beside])[inside]
-    counted = _sum_rows(at[inside], counts, windows)
+    counted = sum_rows(at[inside], counts, windows)
     return Activity(
         key // windows, key % windows, merged[:, :size], merged[:, size], counted[:, 0], counted[:, 1], len(times.sent)
     )
@@ -361,7 +330,8 @@ def _count_present(begin: Floats, end: Floats) -> Callable[[Floats], Ints]:
     return lambda t: np.searchsorted(begins, t, side="right") - np.searchsorted(ends, t, side="right")
 
 
-def _sum_rows(place: Ints, rows: Floats, size: int) -> Floats:
+def sum_rows(place: Ints, rows: Floats, size: int) -> Floats:
+    """Return the sums of the rows of each place."""
     return np.column_stack([np.bincount(place, weights=rows[:, k], minlength=size) for k in range(rows.shape[1])])
 
 
@@ -447,67 +417,11 @@ def compute_token_energy(measured: EnergyWindows, activity: Activity, model: Ene
     seconds = float(measured.seconds[busy].sum())
     active_j = float(measured.energy_j[busy].sum()) - model.idle.watts * seconds
     _, prompt, decoded, _ = (float(total) for total in activity.amounts.sum(axis=0))
-    variance = float(model.covariance[PREFILL, PREFILL])
-    slope = float(model.idle_slope[PREFILL])
-    each, u_w = float(model.values[PREFILL]), model.idle.u_w
+    each, u_w, slope = float(model.values[PREFILL]), model.idle.u_w, float(model.idle_slope[PREFILL])
+    variance = float(model.covariance[PREFILL, PREFILL]) + (TOKEN_ERROR * each) ** 2
     rest = math.nan if decoded <= 0 else (active_j - each * prompt) / decoded
     u_rest = math.hypot(prompt * math.sqrt(max(variance, 0.0)), (seconds + prompt * slope) * u_w) / max(decoded, 1.0)
     return TokenEnergy(
         each if prompt > 0 else math.nan, math.hypot(math.sqrt(max(variance, 0.0)), slope * u_w), rest, u_rest,
         active_j, prompt, decoded,
     )  # fmt: skip
-
-
-def share_energy(
-    measured: EnergyWindows, activity: Activity, model: EnergyModel, *, with_idle: bool, seed: int = 0
-) -> Shares:
-    """Divide the energy of each window among its requests; the sum of all shares is the measured energy."""
-    idle_w = np.clip(np.minimum(measured.seconds * model.idle.watts, measured.energy_j), 0.0, None)
-    active_j = measured.energy_j - idle_w
-    parts = _divide_windows(active_j, activity, model.values)
-    spent = _sum_rows(activity.request, parts, activity.requests)
-    idle_j: Floats = np.zeros(activity.requests)
-    if with_idle:
-        total = np.bincount(activity.window, weights=activity.seconds, minlength=activity.windows)
-        rows = activity.seconds / total[activity.window] * idle_w[activity.window]
-        idle_j = np.asarray(np.bincount(activity.request, weights=rows, minlength=activity.requests), float)
-    unassigned = float(measured.energy_j.sum() - spent.sum() - idle_j.sum())
-    scatter = np.bincount(activity.request, weights=(parts.sum(axis=1) * model.scatter) ** 2, minlength=len(spent))
-    drawn = _draw_shares(measured, activity, model, seed) - spent.sum(axis=1)
-    return Shares(spent, idle_j, drawn, np.sqrt(scatter), unassigned)
-
-
-def _divide_windows(active_j: Floats, activity: Activity, values: Floats) -> Floats:
-    """Return the energy (J) of each pair of request and window by part; by time where the model knows no part."""
-    parts = activity.amounts * values
-    modelled = np.bincount(activity.window, weights=parts.sum(axis=1), minlength=activity.windows)
-    unknown = modelled[activity.window] <= 0
-    parts[unknown, ITERATION] = activity.seconds[unknown]
-    modelled = np.bincount(activity.window, weights=parts.sum(axis=1), minlength=activity.windows)
-    factor = np.divide(active_j, modelled, out=np.zeros(len(active_j)), where=modelled > 0)
-    return np.asarray(parts * factor[activity.window, None])
-
-
-def _draw_shares(measured: EnergyWindows, activity: Activity, model: EnergyModel, seed: int) -> Floats:
-    """Return the energy above idle (J) of each request with drawn parameters and idle powers, one row for each draw."""
-    rng = np.random.default_rng(seed)
-    rows = np.empty((DRAWS, activity.requests))
-    draws = rng.multivariate_normal(model.values, model.covariance, DRAWS, method="eigh")
-    for row, values, off_w in zip(rows, draws, rng.normal(0.0, model.idle.u_w, DRAWS), strict=True):
-        drawn = np.clip(values + model.idle_slope * off_w, 0.0, None)
-        active_j = np.clip(measured.energy_j - measured.seconds * (model.idle.watts + off_w), 0.0, None)
-        energy = _divide_windows(active_j, activity, drawn).sum(axis=1)
-        row[:] = np.bincount(activity.request, weights=energy, minlength=activity.requests)
-    return rows
-
-
-def split_by_tokens(energy_j: float, requests: Sequence[Request]) -> Floats:
-    """Divide an energy by the tokens of each request alone: what simple tools do."""
-    tokens = np.array([float((r.prompt_tokens or 0) + count_output(r)) for r in requests])
-    return np.asarray(energy_j * tokens / max(float(tokens.sum()), 1.0))
-
-
-def split_by_time(energy_j: float, requests: Sequence[Request]) -> Floats:
-    """Divide an energy by the time of each request alone."""
-    seconds = np.array([r.latency_s for r in requests])
-    return np.asarray(energy_j * seconds / max(float(seconds.sum()), 1e-9))

@@ -8,7 +8,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "too-few-windows": (
         "note",
         "The energy is divided by time alone: the load filled only {windows:window}, too few to find what a token needs.",
-        "Measure for a longer time: joulelab serving measure --duration 2m.",
+        "Measure for a longer time, such as --duration 2m.",
     ),
     "slow-meter": (
         "note",

@@ -1,7 +1,8 @@
 """Divide the energy of a run among its requests: from the run folder to figures per request, and sums by label.
 
-The energy of short windows comes from the joined meters of a scope; `attribution.py` divides it. Every figure carries
-the error of the division, and that of the meter, which is the same for all requests and adds up in sums.
+The energy of short windows comes from the joined meters of a scope; `attribution.py` and `energy_shares.py` divide it.
+Every figure carries the error of the division, and that of the meter, which is the same for all requests and adds up in
+sums.
 """
 
 from __future__ import annotations
@@ -29,13 +30,12 @@ from joulelab.serving.attribution import (
     EnergyModel,
     EnergyWindows,
     IdlePower,
-    Shares,
     compute_token_energy,
     find_idle,
     fit_requests,
     list_activity,
-    share_energy,
 )
+from joulelab.serving.energy_shares import share_energy
 from joulelab.serving.request_records import list_requests
 from joulelab.serving.window_figures import SCOPES
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.analyse import RunSpan
     from joulelab.analysis.channels import EnergyChannel
+    from joulelab.serving.energy_shares import Shares
     from joulelab.serving.request_records import Request
     from joulelab.store.run_reader import Run
 
@@ -258,6 +259,11 @@ def divide_energy(
     idle_j = Quantity(0.0) if with_idle else _find_idle_energy(windows, model.idle)
     tokens = None if by_time else compute_token_energy(windows, activity, model)
     scale = _find_shared_terms(measured.whole)
+    decode_u_j = 0.0
+    if tokens is not None:  # errors of the whole energy, such as those of its edges, are those of its largest part
+        decode_u_j = math.hypot(
+            tokens.decode_u_j, measured.whole.without(*SHARED_KINDS, "offset").u / max(tokens.decode_tokens, 1.0)
+        )
     known = measured.whole.known and not by_time  # how far a division by time is off, is not known
     members = tuple(_make_request(k, request, shares, scale, known) for k, request in enumerate(requests))
     found = Attribution(
@@ -269,7 +275,7 @@ def divide_energy(
         with_idle=with_idle,
         requests=members,
         prefill_token=None if tokens is None else _make_token(tokens.prefill_j, tokens.prefill_u_j, "prefill", scale),
-        decode_token=None if tokens is None else _make_token(tokens.decode_j, tokens.decode_u_j, "decode", scale),
+        decode_token=None if tokens is None else _make_token(tokens.decode_j, decode_u_j, "decode", scale),
         by_time=by_time,
         window_s=float(np.median(windows.seconds)),
         idle_source=model.idle.source,

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+MOST_LEVERAGE = 0.9
 LAGS = 6  # windows over which errors of the model may be correlated
 
 
@@ -59,17 +60,18 @@ def _descend(scaled: Floats, target: Floats, values: Floats, passive: npt.NDArra
 def estimate_covariance(design: Floats, target: Floats, values: Floats, before: Floats, sigma: float) -> WindowFit:
     """Return the fit with its covariance, robust to unequal errors and to errors correlated over LAGS windows.
 
+    Residuals are those of windows that the fit does not know: each is divided by 1 - its leverage (HC3).
     Rows of `before` state what is known of parameters without the fit, in units of `sigma`.
     """
     residual = target - design @ values
     inverse = _invert_normal(np.vstack([design, before]))
-    scores = design * residual[:, None]
+    leverage = np.clip(np.einsum("ij,jk,ik->i", design, inverse, design), 0.0, MOST_LEVERAGE)
+    scores = design * (residual / (1 - leverage))[:, None]
     middle = scores.T @ scores + before.T @ before * sigma**2
     for lag in range(1, min(LAGS, len(residual) - 1) + 1):
         product = scores[lag:].T @ scores[:-lag]
         middle += (1 - lag / (LAGS + 1)) * (product + product.T)
-    freedom = len(residual) / max(len(residual) - design.shape[1], 1)
-    return WindowFit(values, np.asarray(inverse @ middle @ inverse * freedom), design, inverse)
+    return WindowFit(values, np.asarray(inverse @ middle @ inverse), design, inverse)
 
 
 def _invert_normal(design: Floats) -> Floats:

@@ -141,9 +141,12 @@ def _check_marks(run: RunEvidence) -> Iterator[Check]:
     if run.work_left_out:
         numbers = {"counted": float(MOST_KINDS), "reports": float(run.work_left_out)}
         yield Check("too-many-kinds", "warning", numbers=numbers)
+    restarted: dict[str, list[WorkChannel]] = {}
     for channel in (channel for channel in run.counted if channel.restarts):
-        place, texts = run.name_place(channel.host, channel.scope), {"channel": channel.name}
-        yield Check("counter-reset", "warning", place, {"lost_s": channel.lost_s}, texts)
+        restarted.setdefault(run.name_place(channel.host, channel.scope), []).append(channel)
+    for place, (first, *others) in restarted.items():
+        also = f" (and {', '.join(channel.name for channel in others)})" if others else ""
+        yield Check("counter-reset", "warning", place, {"lost_s": first.lost_s}, {"channel": f"{first.name}{also}"})
     if run.is_unverifiable:
         yield Check("not-verifiable", "note")
     if run.open_phases:

@@ -82,7 +82,7 @@ STUDY_KEYS = {
 GROUPS = {
     "What to vary": ("cap", "gpus", "clock", "knobs"),
     "How often": ("repeat", "until", "repeat_max"),
-    "What to compare": ("goals", "work"),
+    "What to compare": ("goals", "work", "phase"),
     "Measuring": ("meters",),
     "The study": ("name", "written", "dry_run", "only_report", "retry"),
     "Output": ("every", "form", "as_json"),
@@ -143,6 +143,7 @@ HIDDEN_OPTIONS = hide_options(
     help="Compare per unit of the work in the output: 'tokens: (\\d+)'; the group is the number, the last match "
     "counts.",
 )
+@click.option("--phase", metavar="NAME", help="Compare this phase of the runs, not the whole of them: steady.")
 @METERS
 @click.option("--name", metavar="NAME", help="Name of the study.  [default: from the command]")
 @click.option(
@@ -216,7 +217,7 @@ def _make_plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
             )
         knobs.append(Knob.parse(name, text))
     return Plan(
-        cells=make_cells(_make_workload(words), knobs, given["repeat"]),
+        cells=make_cells(_make_workload(words, given["phase"]), knobs, given["repeat"]),
         repeats=given["repeat"],
         warmup=given["warmup"],
         settings=_make_settings(given),
@@ -229,10 +230,11 @@ def _make_plan(words: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
     )
 
 
-def _make_workload(words: tuple[str, ...]) -> Workload:
+def _make_workload(words: tuple[str, ...], phase: str | None = None) -> Workload:
     from joulelab.study.matrix import Workload
 
-    return Workload(words, kind="notebook" if words[0].endswith(".ipynb") else "")
+    phases = () if phase is None else (phase,)
+    return Workload(words, phases=phases, kind="notebook" if words[0].endswith(".ipynb") else "")
 
 
 def _read_patterns(given: Mapping[str, Any]) -> list[Any]:
@@ -312,7 +314,7 @@ def _report_sweep(words: tuple[str, ...], given: Mapping[str, Any]) -> int:
 
     if not words and not given["name"]:
         raise UsageError("no-name", "--report needs the --name of the sweep, or its command")
-    name = given["name"] or make_default_name(_make_workload(words))
+    name = given["name"] or make_default_name(_make_workload(words, given["phase"]))
     check_name(name)
     study = open_study(given["studies"].absolute() / name)
     chosen = {

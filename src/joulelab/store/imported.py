@@ -220,11 +220,19 @@ def is_attached(run: Path, name: str) -> bool:
 
 
 def attach_host(
-    run: Path, name: str, parts: Sequence[ImportedMeter], facts: Mapping[str, Any], times: tuple[int, int]
+    run: Path,
+    name: str,
+    parts: Sequence[ImportedMeter],
+    facts: Mapping[str, Any],
+    times: tuple[int, int],
+    *,
+    marks: Sequence[Mapping[str, Any]] = (),
+    clocks: Sequence[ClockPair] = (),
 ) -> None:
-    """Add `parts` to a run as the host `name`, with `facts` in its events; `times` (UTC, ns) are its begin and end.
+    """Add `parts` and `marks` to a run as the host `name`, with `facts` in its events.
 
-    Raises StoreError where the run is not closed, or has a host of that name.
+    `times` (ns) are its begin and end: UTC, unless it has the `clocks` of another host. Raises StoreError where the run
+    is not closed, or has a host of that name.
     """
     if read_run_state(run) is not RunState.CLOSED:
         why = "recorded data could be lost"
@@ -235,7 +243,9 @@ def attach_host(
     folder = run / prepared
     try:
         (folder / "marks").mkdir(parents=True)
-        _write_host(folder, name, parts, facts, times)
+        _write_host(folder, name, parts, facts, times, clocks or [make_utc_pair(t) for t in times])
+        if marks:
+            write_lines(folder / "marks" / f"{name}.jsonl", marks)
         sync_directory(folder)
         folder.rename(run / name)
         sync_directory(run)
@@ -257,11 +267,16 @@ def _refuse_existing(run: Path, name: str) -> StoreError:
 
 
 def _write_host(
-    folder: Path, host: str, parts: Iterable[ImportedMeter], facts: Mapping[str, Any], times: tuple[int, int]
+    folder: Path,
+    host: str,
+    parts: Iterable[ImportedMeter],
+    facts: Mapping[str, Any],
+    times: tuple[int, int],
+    clocks: Sequence[ClockPair],
 ) -> None:
     start = times[0]
     events: list[dict[str, Any]] = [{"t": start, "event": ATTACHED, **facts}]
-    events += [{"t": t, "event": "clock", **asdict(make_utc_pair(t))} for t in times]
+    events += [{"t": pair.mono_ns, "event": "clock", **asdict(pair)} for pair in clocks]
     tables: dict[tuple[str, str], list[Fetched]] = {}
     for part in parts:
         events.append({"t": start, "event": "meter", "meter": part.meter, "status": "open"})

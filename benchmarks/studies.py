@@ -32,7 +32,7 @@ from joulelab.study.slots import CLAIM, NOTES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-RECORDED = Path(__file__).parents[1] / "examples" / "runs" / "20261115-232047-283d"
+RECORDED = Path(__file__).parents[1] / "examples" / "runs" / "20261118-015240-beb3"
 COMMAND = ("true", "--batch", "{batch}", "--rate", "{rate}")
 SPREAD = 0.01  # relative, of the energies and times of repeats
 UNREAD = 100  # one run of so many has no results yet

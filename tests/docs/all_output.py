@@ -54,7 +54,7 @@ joulelab show node --budget
 joulelab ls
 joulelab compare first second
 joulelab compare first node
-joulelab compare examples/runs/20261115-232047-283d examples/runs/20261116-010031-d59a
+joulelab compare examples/runs/20261118-015240-beb3 examples/runs/20261116-010031-d59a
 joulelab report first second
 joulelab figure list first
 joulelab figure power first

@@ -160,13 +160,14 @@ def test_between_two_energies_power_is_integrated() -> None:
             make_view(11.0, 100.0, known, 10.0),  # 1 s after the energy
             make_view(14.0, 200.0, known, 10.0),
             make_view(17.0, 0.0, known, 10.0),  # the power of a moment does not change the past
-            make_view(20.0, 300.0, later, 19.0),
-            make_view(90.0, 300.0, later, 19.0),  # stopped for more than a minute: unknown
-            make_view(93.0, 300.0, later, 19.0),
+            make_view(19.0, 300.0, later, 19.5),  # the energy has later readings than the power
+            make_view(20.5, 300.0, later, 19.5),
+            make_view(90.0, 300.0, later, 19.5),  # stopped for more than a minute: unknown
+            make_view(93.0, 300.0, later, 19.5),
         )
     ]
     values = [None if energy is None else round(energy.value) for energy in found]
-    assert values == [None, 1100, 1700, 1700, 9300, None, None]
+    assert values == [None, 1100, 1700, 1700, 9000, 9300, None, None]
     assert found[1] is not None
     assert found[1].relative == pytest.approx(known.relative)
 

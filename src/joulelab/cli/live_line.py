@@ -176,8 +176,10 @@ class LiveLine:
         if view.energy_s != self._known_s:
             self._known_s = self._reached_s = view.energy_s
             self._later_j = 0.0
-        since_s, self._reached_s = elapsed_s - self._reached_s, elapsed_s
-        if not 0 <= since_s <= LONGEST_S:
+        # Readings that came after those of the power may be in the energy: it is then ahead for a moment.
+        since_s = max(elapsed_s - self._reached_s, 0.0)
+        self._reached_s += since_s
+        if not since_s <= LONGEST_S:
             self._later_j = math.nan
         self._later_j += view.now_w * since_s
         if view.energy is None or not view.energy.value > 0 or math.isnan(self._later_j):

@@ -116,12 +116,32 @@ def test_energies_are_those_of_the_devices_before_pue_and_parts_are_compared_wit
     assert [doubt["code"] for doubt in found.doubts] == ["does-not-add-up.sum", "included.overhead"]
 
 
+def test_rows_that_a_later_row_of_the_same_run_includes_are_left_out_and_reasons_are_those_of_the_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "emissions.csv"
+    half, whole = HOUR.replace("12:00", "11:30").replace("3600,0.4,0.1,0.8,0.1,1.0", "1800,0.2,0.05,0.4,0.05,0.5"), HOUR
+    rows = [f"{half},a", f"{whole},a", f"{whole},b", f"{whole.replace('T12', 'T13')},a"]  # flush, stop; others
+    path.write_text("\n".join([f"{NAMES},run_id", *rows]))
+    results, remarks = read_tool_results("codecarbon", path)
+    assert [one.line for one in results] == [3, 4, 5]
+    assert "1 of 4 rows are left out" in remarks[0]
+    path.write_text(f"{NAMES}\n{HOUR.replace('0.1,0.8,0.1', 'nan,0.8,0.0')}\n")
+    ((found,), _) = read_tool_results("codecarbon", path)
+    assert [total.reason for total in found.totals] == [
+        "",
+        "the file states no energy in cpu_energy",
+        "the file states 0 kWh in ram_energy",
+    ]
+
+
 BAD = (
     ("codecarbon", f"{NAMES}\n{HOUR.replace('0.8', 'much')}\n", "read-failed.cell", "line 2, column 'gpu_energy'"),
     ("codecarbon", f"{NAMES}\n{HOUR}\n{HOUR.replace(',0.8', ',-0.8')}\n", "read-failed.cell", "line 3"),
     ("codecarbon", f"{NAMES}\n{HOUR.replace('3600', '0')}\n", "read-failed.cell", "column 'duration'"),
     ("codecarbon", f"{NAMES}\n{HOUR.replace('2026-05', 'May')}\n", "read-failed.cell", "column 'timestamp'"),
     ("codecarbon", f"{NAMES}\n{HOUR.replace('8,1.0', '8,0.5')}\n", "read-failed.cell", "column 'pue'"),
+    ("codecarbon", f"{NAMES}\n{HOUR.replace('8,1.0', '8,0')}\n", "read-failed.cell", "column 'pue'"),
     ("codecarbon", f"{NAMES}\n{HOUR}\n{HOUR[:-4]}\n", "read-failed.shape", "line 3"),
     ("codecarbon", f"{NAMES}\n{HOUR.replace('0.8', '800')}\n", "read-failed.impossible-power", "line 2"),
     ("codecarbon", f"{NAMES}\n", "read-failed.no-rows", ""),

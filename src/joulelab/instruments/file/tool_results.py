@@ -32,6 +32,7 @@ POWER_RATIO = 1.6  # CodeCarbon 2 states its last power, not the mean: only a la
 LARGEST_JSON = 256 * 2**20  # bytes; perun stores all readings of all sensors
 NO_START_NS = 946_684_800 * NS  # 2000-01-01, the begin of a result that states none: no energy depends on it
 DOUBT = "import-doubt"  # the event of a doubt: a code and numbers
+SAME_BEGIN_NS = 3 * NS  # CodeCarbon writes the end of a row in whole seconds
 _AT_ITS_EDGES_S = 1e-9  # a total is known at begin and end, and nowhere between
 CODECARBON_NAMES = frozenset(("timestamp", "duration", "emissions", "energy_consumed"))
 ZEUS_NAMES = frozenset(("start_time", "window_name", "elapsed_time"))
@@ -56,7 +57,7 @@ class EnergyTotal:
 class ToolResult:
     """Hold one result of another tool: name, begin and end (UTC, ns), totals, facts as stated, doubts as events.
 
-    `line` is its place in the file, 0 where it has none.
+    `line` is its place in the file, 0 where it has none; `run_id` is the tool's own name of the run.
     """
 
     tool: str
@@ -68,6 +69,7 @@ class ToolResult:
     facts: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     doubts: Sequence[Mapping[str, Any]] = ()
+    run_id: str = ""
 
     @property
     def has_energy(self) -> bool:
@@ -123,7 +125,11 @@ def read_tool_results(
     if not results:
         why = next((total.reason for total in empty[0].totals), "it lists no device")
         raise ReadFailed("it has no energy", where=str(path), why=why, code="read-failed.no-energy")
-    remarks = []
+    remarks, count = [], len(results)
+    results = _drop_stages(results)
+    if len(results) < count:
+        left = f"{count - len(results)} of {count} rows are left out"
+        remarks.append(f"{path.name}: {left}: a later row of the same run includes them (CodeCarbon's flush)")
     if empty:
         first = f" (first: line {empty[0].line})" if empty[0].line else ""
         remarks.append(f"{path.name}: {len(empty)} of its results have no energy and are left out{first}")
@@ -151,19 +157,22 @@ def _read_codecarbon(path: Path, clock: Clock) -> Iterator[ToolResult]:
             raise ConfigError(
                 "its energy is not divided by device", where=str(path), why=why, next=advice, code="config.old-file"
             )
-        seconds, pue = row.read_duration("duration"), row.read_number("pue") or 1.0
+        seconds, pue = row.read_duration("duration"), row.read_number("pue")
         try:
             end_ns = clock.read_stamp(row.cells["timestamp"])
         except BadStamp:
             raise row.refuse_cell("timestamp", "it is no time") from None
+        pue = 1.0 if pue is None else pue
         if pue < 1:
             raise row.refuse_cell("pue", "a PUE is 1 or more")
-        kwh = {part: row.read_number(f"{part}_energy") or 0.0 for part in ("gpu", "cpu", "ram")}
+        cells = {part: row.read_number(f"{part}_energy") for part in ("gpu", "cpu", "ram")}
+        kwh = {part: energy or 0.0 for part, energy in cells.items()}
         gpus, model = row.read_number("gpu_count") or 0.0, row.cells.get("gpu_model", "")
         totals = []
         for part, scope, is_there in (("gpu", "gpu", gpus > 0), ("cpu", "cpu", True), ("ram", "dram", True)):
             joules = kwh[part] * J_PER_KWH / pue
-            reason = "" if joules else f"the file states 0 kWh in {part}_energy"
+            amount = "no energy" if cells[part] is None else "0 kWh"
+            reason = "" if joules else f"the file states {amount} in {part}_energy"
             if joules or is_there:
                 # The file does not show whether the CPUs were measured; the power of memory is a model.
                 named = model if part == "gpu" else row.cells.get("cpu_model", "") if part == "cpu" else ""
@@ -184,7 +193,25 @@ def _read_codecarbon(path: Path, clock: Clock) -> Iterator[ToolResult]:
         name = row.cells.get("task_name") or row.cells.get("project_name", "")
         span = end_ns - round(seconds * NS), end_ns
         version, labels = row.cells.get("codecarbon_version", ""), {"project": row.cells.get("project_name", "")}
-        yield ToolResult("codecarbon", version, name, span, totals, row.line, facts, labels, doubts)
+        run_id = row.cells.get("run_id", "")
+        yield ToolResult("codecarbon", version, name, span, totals, row.line, facts, labels, doubts, run_id)
+
+
+def _drop_stages(results: Sequence[ToolResult]) -> list[ToolResult]:
+    """Leave out each row that the next one of its run includes: CodeCarbon's `flush` appends totals since the begin."""
+    kept, last = dict(enumerate(results)), dict[tuple[str, str], int]()
+    for number, one in enumerate(results):
+        before = last.get((one.run_id, one.name)) if one.run_id else None
+        if before is not None and _includes_stage(one, kept[before]):
+            del kept[before]
+        last[one.run_id, one.name] = number
+    return [*kept.values()]
+
+
+def _includes_stage(one: ToolResult, before: ToolResult) -> bool:
+    energies_j = [sum(total.joules or 0.0 for total in result.totals) for result in (before, one)]
+    is_same_begin = abs(one.span[0] - before.span[0]) <= SAME_BEGIN_NS
+    return is_same_begin and before.span[1] <= one.span[1] and energies_j[0] <= energies_j[1]
 
 
 def _doubt_power(row: ResultRow, mean_w: float, pue: float, seconds: float) -> Iterator[dict[str, Any]]:
@@ -222,6 +249,7 @@ def _read_zeus(path: Path, start_ns: int) -> Iterator[ToolResult]:
 
 def _make_zeus_total(scope: str, joules: float | None) -> EnergyTotal:
     reason = "" if joules else "the file states 0 J: the window is shorter than the update of the energy counter"
+    reason = "the file states no energy" if joules is None else reason
     return EnergyTotal(scope, joules or None, reason)
 
 
@@ -442,10 +470,8 @@ def _check_result(one: ToolResult, path: Path) -> None:
     for total in one.totals:
         if total.joules is not None and total.joules > MOST_W * seconds:
             what = f"{total.joules / seconds:.4g} W is no power of {total.scope}"
-            why, advice = (
-                f"{total.joules:.4g} J in {seconds:.4g} s",
-                "correct the file: energies of CodeCarbon are in kWh",
-            )
+            why, unit = f"{total.joules:.4g} J in {seconds:.4g} s", "kWh" if one.tool == "codecarbon" else "J"
+            advice = f"correct the file: energies of {one.tool} are in {unit}"
             raise ReadFailed(what, where=where, why=why, next=advice, code="read-failed.impossible-power")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import pickle
 import re
 import sys
@@ -21,7 +22,7 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import count_local_ranks
 from joulelab.integrations.batch_sizes import BatchCounter
-from joulelab.integrations.training import TrainingCallback, TrainingMeasurement, guard_hook
+from joulelab.integrations.training import TrainingCallback, TrainingMeasurement, guard_hook, print_below_bar
 from joulelab.run import marking
 from joulelab.store.run_folder import list_runs, read_end
 
@@ -159,6 +160,18 @@ def test_only_the_first_rank_prints_a_line_and_has_metrics(
             answer = r"joulelab: train: 6\.\d+ ± \S+ kJ \(.*\) in 10\.00 s, \d+ W on average; .*"
             assert re.fullmatch(rf"{answer}; more: joulelab show {run.name}\n", captured.err), captured.err
     assert not wrong
+
+
+def test_the_line_is_not_glued_to_a_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    tqdm = pytest.importorskip("tqdm")
+    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
+    with tqdm.tqdm(total=3, file=sys.stderr):
+        print_below_bar("joulelab: train")
+    print_below_bar("joulelab: again")
+    assert [line for line in shown.getvalue().split("\n") if line.startswith("joulelab")] == [
+        "joulelab: train",
+        "joulelab: again",
+    ]
 
 
 def test_a_line_that_cannot_be_made_is_one_warning(

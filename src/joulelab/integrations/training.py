@@ -121,6 +121,14 @@ class _OpenTraining:
         self.close(getattr(sys, "last_value", None) or JoulelabError("the training did not report its end"), late=True)
 
 
+def print_below_bar(text: str) -> None:
+    """Print a line to stderr; a bar of tqdm that is open there does not share the line with it."""
+    bars: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    has_bar = any(getattr(bar, "fp", None) == sys.stderr for bar in [*getattr(bars, "_instances", ())])
+    sys.stderr.write(f"\n{text}\n" if has_bar else f"{text}\n")
+    sys.stderr.flush()
+
+
 def scale_amounts(amounts: Mapping[str, float], factor: int) -> Mapping[str, float]:
     """Return amounts of work times a factor."""
     return amounts if factor == 1 else {kind: amount * factor for kind, amount in amounts.items()}
@@ -231,8 +239,7 @@ class TrainingMeasurement:
         if self._summary:
             handle = run.name if run.parent.resolve() == get_runs_folder(os.environ).resolve() else run
             answer = write_headline(replace(result, state="closed"))  # the run may go on, the training has ended
-            sys.stderr.write(f"joulelab: {measurement.name}: {answer}; more: joulelab show {handle}\n")
-            sys.stderr.flush()
+            print_below_bar(f"joulelab: {measurement.name}: {answer}; more: joulelab show {handle}")
         metrics = list_metrics(result.energy, result.duration_s, result.work, result.site)
         if metrics and result.energy is not None and result.energy.expanded is not None:
             metrics["energy_expanded_j"] = round_metric(result.energy.expanded)

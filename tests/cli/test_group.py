@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 SCRIPT = [sys.executable, "-c", "from joulelab.cli import main; main()"]
 
 
+def test_a_closed_stdout_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # what Python makes of >&-
+    monkeypatch.setattr(sys, "stderr", None)
+    assert run_commands(["site", "--list", "germany"]) == 0
+    sys.stdout.close()
+    sys.stderr.close()
+
+
 def cpu_s(*command: str) -> float:
     """Return the least CPU time of several starts: the others were disturbed."""
     best = 9.0

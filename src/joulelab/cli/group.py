@@ -185,6 +185,9 @@ def commands(ctx: click.Context) -> None:
 
 def run_commands(words: list[str]) -> int:
     """Run a command line and return the exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it: >&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 open until the end
     own = words[: words.index("--")] if "--" in words else words  # the words after it are the workload's
     asked = "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
     is_online = own[:1] == ["tune"] and "--online" in own

@@ -520,10 +520,13 @@ def write_comparison(found: RunComparison, form: str) -> str:
 
 
 def word_sites(runs: Sequence[Result], found: RunComparison) -> list[str]:
-    """Return price, carbon intensity and source in a line for each site, if the comparison has cost or CO2e."""
+    """Return price, carbon intensity and source, if the comparison has cost or CO2e; of each run if they differ."""
     if not found.find_figure(COST) and not found.find_figure(CO2E):
         return []
-    return list(dict.fromkeys(word_basis(run.site) for run in runs if run.site is not None))
+    texts = {label: word_basis(run.site) for label, run in zip("AB", runs, strict=True) if run.site is not None}
+    if len(set(texts.values())) == 1:
+        return [*texts.values()][:1]
+    return [f"{label}: {text}" for label, text in texts.items()]
 
 
 def name_sources(runs: Sequence[Result]) -> str:

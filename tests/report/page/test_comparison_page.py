@@ -35,6 +35,7 @@ from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.page_blocks import Paragraph
 from joulelab.report.page.run_page import load_result_and_profile, open_run_report
 from joulelab.report.tables import TableRow, format_cell
+from joulelab.site.footprint import Site
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -238,6 +239,25 @@ def test_several_runs_stand_beside_each_other_against_the_first(runs: Path) -> N
     assert text.count(f"joulelab report {' '.join(p.name for p in paths)}") == 1
     nothing = make_comparison_report([results[3]] * 3, [paths[3]] * 3, [None] * 3)
     assert nothing.make_page().data == {}
+
+
+def test_sites_are_named_with_their_sources_and_long_commands_are_cut(both: list[Path]) -> None:
+    results, profiles = zip(*map(load_result_and_profile, both), strict=True)
+    sites = [
+        Site(g_per_kwh=g, year=2023, source=name, price=0.3, currency="EUR") for g, name in ((400, "X"), (40, "Y"))
+    ]
+    long = [replace(run, command=["python", "x" * 600]) for run in results]
+
+    def write_page(*given: Site) -> str:
+        runs = [run.with_site(site) for run, site in zip(long, given, strict=True)]
+        return make_comparison_report(runs, both, profiles).write_markdown()
+
+    differing, same = write_page(*sites), write_page(sites[0], sites[0])
+    assert [name for name in ("A: Cost and CO2e: ", "source: X", "B: Cost and CO2e: ") if name not in differing] == []
+    assert "source: Y" in differing
+    assert same.count("source: X") == 1
+    assert "A: Cost" not in same
+    assert "x" * 101 not in differing
 
 
 def test_more_profiles_than_can_be_told_apart_are_not_drawn(runs: Path) -> None:

@@ -20,6 +20,7 @@ from joulelab.report.comparison import (
     make_phase_pair_table,
     title_run,
     title_runs,
+    word_sites,
 )
 from joulelab.report.html import Html, tag
 from joulelab.report.messages import COMPARISON, word_note, word_notes
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     Link = Callable[[Path], str | None]  # the address of the page of a run, by its folder
 
 MOST_OVERLAID = 6  # more profiles cannot be told apart
+MOST_OF_COMMAND = 100  # letters of a name and command in a table; the page of the run has all
 RATED_TEXT = "Runtime x rated power of each run, compared with the measured energy."
 RECOMPUTE = "How to recompute"
 
@@ -118,11 +120,12 @@ def _compare_two(
     commands = (f"joulelab compare {a} {b}", f"joulelab report {a} {b}", f"joulelab show {a} --budget")
     first = (_name_runs(results), verdict, *_warn(doubts), _list_two_runs(found, paths, labels, link))
     table = TableBlock(make_figure_table(found))
+    sites = tuple(Paragraph(text, "muted") for text in word_sites(results, found))
     power = _show_power(results, profiles, labels, is_swapped=is_swapped)
     return [
         ReportSection("verdict", "Verdict", first),
         power,
-        ReportSection("figures", "Figures", (SideBySide((table, *_show_charts(results, labels, "narrow"))),)),
+        ReportSection("figures", "Figures", (SideBySide((table, *_show_charts(results, labels, "narrow"))), *sites)),
         ReportSection("phases", "Phases", _show_table(make_phase_pair_table(found))),
         _show_rated_power(results, labels),
         ReportSection("facts", "Facts that the workloads reported", _show_table(make_fact_table(found))),
@@ -133,8 +136,12 @@ def _compare_two(
 
 def _name_runs(results: Sequence[Result]) -> PageBlock:
     """Say which run is A, which is B, and which way they are compared."""
-    names = [f"{letter} is {title_run(run)} ({run.run})" for letter, run in zip("AB", results, strict=True)]
+    names = [f"{letter} is {_shorten_title(run)} ({run.run})" for letter, run in zip("AB", results, strict=True)]
     return Paragraph(f"{'; '.join(names)}. Differences are those of B from A.")
+
+
+def _shorten_title(run: Result) -> str:
+    return fmt.shorten_end(title_run(run), MOST_OF_COMMAND)
 
 
 def _compare_several(
@@ -205,7 +212,7 @@ def _list_two_runs(found: RunComparison, paths: Sequence[Path], labels: Sequence
     for label, run, path, differs in zip(labels, runs, paths, differing, strict=True):
         start = f"{run.start_utc[:19].replace('T', ' ')} UTC" if run.start_utc else fmt.NOTHING
         twin = fmt.name_twins([run.twin]) if run.twin else ""
-        rows.append((label, link_run(run, path, link), differs, title_run(run), run.host, start, twin))
+        rows.append((label, link_run(run, path, link), differs, _shorten_title(run), run.host, start, twin))
     heads = ("", "run", "labels" if any(differing) else "", "command", "host", "start", "")
     return TableBlock(make_table(heads, rows, left=range(len(heads)), title="The runs"))
 
@@ -218,7 +225,7 @@ def _list_several_runs(
     for k, (run, path) in enumerate(zip(results, paths, strict=True)):
         twin = fmt.name_twins([run.twin]) if run.twin else ""
         figures = (cells[k] for _, cells in columns)
-        rows.append((labels[k], link_run(run, path, link), differing[k], *figures, title_run(run), twin))
+        rows.append((labels[k], link_run(run, path, link), differing[k], *figures, _shorten_title(run), twin))
     heads = ("", "run", "labels" if any(differing) else "", *(column for column, _ in columns), "command", "")
     left = (0, 1, 2, len(heads) - 2, len(heads) - 1)
     return TableBlock(make_table(heads, rows, left=left, title="The runs"))

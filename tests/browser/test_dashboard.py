@@ -119,9 +119,17 @@ def test_the_list_moves_by_itself(
         page.get_by_text("arrived").wait_for()
         held = "() => document.activeElement.closest('tr').dataset.run"
         assert page.evaluate(held) == first.name  # the focus stays where it was
+        page.locator(f"tr[data-run='{new.name}'] input").check()
+        page.locator("#sums dt", has_text="energy").wait_for()
         shutil.rmtree(new)
+        page.locator("#sums").get_by_text("there is no run").wait_for()  # a sum of what is gone does not stay
         page.wait_for_function("() => !document.getElementById('list').textContent.includes('arrived')")
-        assert page.said == []
+        page.get_by_label("Search").evaluate("field => field.removeAttribute('maxlength')")
+        page.get_by_label("Search").fill("x" * 401)  # the old list would be a wrong answer
+        page.locator("#list").get_by_text("q is too long").wait_for()
+        page.get_by_label("Search").fill("")
+        page.locator(f"tr[data-run='{first.name}']").wait_for()
+        assert [text for text in page.said if "400" not in text] == []
 
 
 def test_a_live_run_moves_until_it_ends(tmp_path: Path, open_page: Callable[..., Page]) -> None:

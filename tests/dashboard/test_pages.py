@@ -98,6 +98,7 @@ def test_filters_work_without_scripts(served: Asked) -> None:
     two = served.get("/?size=2").text
     assert "1 to 2 of 13 runs" in two
     assert 'href="?page=2&amp;size=2"' in two
+    assert "13 to 13 of 13 runs" in served.get("/?size=2&page=99").text  # the last page, where runs were deleted
 
 
 def test_runs_can_be_read_as_json(served: Asked) -> None:

@@ -59,7 +59,8 @@ def found(*pairs: tuple[str, str]) -> list[str]:
         ([("simulated", "no")], ["run2", "run1"]),
         ([("from", "2026-11-02"), ("to", "2026-11-02")], ["run2"]),
         ([("sort", "energy")], ["run3", "run1", "run2"]),
-        ([("sort", "time"), ("order", "up")], ["run3", "run2", "run1"]),
+        ([("sort", "time"), ("order", "up")], ["run2", "run1", "run3"]),  # what has no figure is last
+        ([("sort", "energy"), ("order", "up"), ("study", "*")], ["run1", "run3", "run2", "run4"]),
         ([("sort", "name"), ("order", "up")], ["run1", "run2", "run3"]),
         ([("size", "1"), ("page", "2")], ["run2"]),
         ([("page", "99")], []),

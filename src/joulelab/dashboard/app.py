@@ -67,6 +67,8 @@ class Dashboard:
         """Answer with the list of runs."""
         snapshot = self.index.snapshot()
         found = find(snapshot, parse(request.query_params.multi_items()))
+        if found.query.page > found.pages:  # runs were deleted, or more filters are set
+            found = find(snapshot, replace(found.query, page=found.pages))
         self.index.ask_for(found.entries)
         text = lists.write_runs_page(snapshot, found, token=self._token, now=_read_clock())
         return self._send(request, text.encode(errors="replace"), HTML)

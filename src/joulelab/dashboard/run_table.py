@@ -130,7 +130,9 @@ class RunTable:
         own, values = "TRUE" if study is None else "study = ?", list(conditions.values())
         of_study = [] if study is None else [study]
         by, rising = order
-        ordered = ", ".join(f"{name} {'ASC' if rising else 'DESC'}" for name in _list_columns(by).split(", "))
+        # Runs without a figure are last in both directions.
+        direction = "ASC NULLS LAST" if rising else "DESC"
+        ordered = ", ".join(f"{name} {direction}" for name in _list_columns(by).split(", "))
         # Conditions, names and orders are texts of ours; texts of others are parameters.
         count = f"SELECT count(*), coalesce(sum({own}), 0) FROM runs WHERE {where}"  # noqa: S608
         select = f"SELECT id FROM runs WHERE {own} AND {where} ORDER BY {ordered} LIMIT ? OFFSET ?"  # noqa: S608

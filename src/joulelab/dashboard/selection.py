@@ -63,12 +63,14 @@ class SelectionSum:
             energy = format_energy(self.energy, estimate=self.estimated > 0)
             facts.append(("energy", energy + self._word_missing("energy")))
         facts.append(("time", fmt.format_duration(self.time_s) + self._word_missing("time")))
-        costs = [format_cost(cost, currency, has_interval=True) for currency, cost in self.costs.items()]
+        mark = "~" if self.estimated else ""
+        costs = [mark + format_cost(cost, currency, has_interval=True) for currency, cost in self.costs.items()]
         if costs:
             facts.append(("cost", " + ".join(costs) + self._word_missing("cost")))
         if self.co2e_kg is not None:
             basis = f" ({'; '.join(map(word_site, self.sites))})"
-            facts.append(("CO2e", format_co2e(self.co2e_kg, has_interval=True) + basis + self._word_missing("co2e")))
+            mass = mark + format_co2e(self.co2e_kg, has_interval=True)
+            facts.append(("CO2e", mass + basis + self._word_missing("co2e")))
         notes = [f"{self.simulated} of {self.runs} runs are simulated"] if self.simulated else []
         if self.overlapping:
             notes.append(f"{self.overlapping} runs overlap in time on one host: energy may be counted twice")

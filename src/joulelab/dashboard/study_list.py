@@ -47,7 +47,9 @@ def write_study_list(studies: Sequence[StudyEntry], now: dt.datetime) -> Html:
 
 
 def _write_row(study: StudyEntry, now: dt.datetime) -> Html:
-    badge = tag("span", WORDS.get(study.status, study.status), class_=BADGES[study.status])
+    # Without a plan, an end cannot be told from a pause.
+    word = "not running" if study.planned is None and study.status == "open" else WORDS.get(study.status, study.status)
+    badge = tag("span", word, class_=BADGES[study.status])
     twin = tag("span", "simulated", class_="badge", title=shorten(f"twin {', '.join(study.twins)}"))
     knobs = ", ".join(f"{shorten(name, 40)} x {count}" for name, count in study.knobs.items())
     settled = sum(study.slots.get(state, 0) for state in ("done", "failed", "refused"))

@@ -27,7 +27,8 @@ function storeSelection() {
 
 function boxes() { return [...list.querySelectorAll('input[name="run"]')]; }
 
-function showSelection() {
+/** Show which runs are selected, and their sums; `again` if a run may have changed. */
+function showSelection(again) {
   if (!bar) return;
   for (const box of boxes()) {
     box.checked = selected.has(box.value);
@@ -48,13 +49,13 @@ function showSelection() {
   bar.querySelector('.primary').disabled = selected.size < 2 || selected.size > mostCompared;
   bar.querySelector('.clear-selection').hidden = !selected.size;
   bar.querySelector('.sums').hidden = true;
-  addUp();
+  addUp(again);
 }
 
 let summed = '';  // the selection whose sums are shown or on their way
-async function addUp() {
+async function addUp(again) {
   const query = new URLSearchParams([...selected].map(id => ['run', id])).toString();
-  if (query === summed) return;
+  if (query === summed && !(again && query)) return;
   summed = query;
   const sums = document.getElementById('sums');
   if (!query) { sums.replaceChildren(); return; }
@@ -109,11 +110,19 @@ function show(text, user) {
       const twin = row && row.querySelector(kind === 'INPUT' ? 'input' : 'a.open');
       if (twin) twin.focus({preventScroll: true});
     }
-    showSelection();
+    showSelection(true);
     mark();
   }
   if (filters) renewFilters(fresh);
   return true;
+}
+
+/** Show the reason why there is no list: the old one would be a wrong answer. */
+function refuse(text) {
+  const reason = new DOMParser().parseFromString(text, 'text/html').querySelector('main section p');
+  const part = Object.assign(document.createElement('p'), {className: 'empty', textContent: reason ? reason.textContent : text});
+  shown = '';
+  list.replaceChildren(part);
 }
 
 /** Choices grow while runs are read and arrive; one that is open is left alone. */
@@ -137,6 +146,7 @@ async function load(address, user) {
     if (answer.redirected && new URL(answer.url).pathname === '/login') { location.href = '/login'; return; }
     if (number !== asked) return;
     if (answer.ok) show(await answer.text(), user);
+    else if (user) refuse(await answer.text());
     lost = 0;
   } catch (gone) { lost += 1; }
   if (list.firstElementChild) list.firstElementChild.classList.toggle('lost', lost > 1);

@@ -36,6 +36,7 @@ FEWEST_WINDOWS = 12
 # Standard uncertainty of the model itself, relative: its parameters are not quite the same under all loads, so that
 # intervals of a good meter would be too narrow by the fit alone (benchmarks/serving.py).
 TOKEN_ERROR = 0.02  # of the energy of a prefill token
+ITERATION_ERROR = 0.5  # iterations: a server may compute a prompt in several, of which the times show only the last
 FEWEST_EMPTY = 3  # windows without requests from which the idle power is taken
 PACE_ROUNDS = 30
 PACE_CELL_S = 0.5  # in which the pace of decoding is constant, where requests do not state their progress
@@ -418,7 +419,8 @@ def compute_token_energy(measured: EnergyWindows, activity: Activity, model: Ene
     active_j = float(measured.energy_j[busy].sum()) - model.idle.watts * seconds
     _, prompt, decoded, _ = (float(total) for total in activity.amounts.sum(axis=0))
     each, u_w, slope = float(model.values[PREFILL]), model.idle.u_w, float(model.idle_slope[PREFILL])
-    variance = float(model.covariance[PREFILL, PREFILL]) + (TOKEN_ERROR * each) ** 2
+    unseen_j = ITERATION_ERROR * float(model.values[ITERATION]) * float(activity.prefills.sum()) / max(prompt, 1.0)
+    variance = float(model.covariance[PREFILL, PREFILL]) + (TOKEN_ERROR * each) ** 2 + unseen_j**2
     rest = math.nan if decoded <= 0 else (active_j - each * prompt) / decoded
     u_rest = math.hypot(prompt * math.sqrt(max(variance, 0.0)), (seconds + prompt * slope) * u_w) / max(decoded, 1.0)
     return TokenEnergy(

@@ -242,7 +242,7 @@ def test_what_is_wrong_is_told_before_anything_runs(
     assert "study.toml:9: knob cap on all: " in planned["error"]["what"]
     assert [slot["state"] for slot in planned["slots"]] == ["free"] * 3
     text = call("study", "plan", file, code=2)
-    assert planned["error"]["what"] in text.stderr
+    assert planned["error"]["what"].replace("; joulelab meters", "\n-> joulelab meters") in text.stderr
     assert "3 of 3 slots to run" in text.stdout
     for line, name in (('scope = "node.ac"', "'node.ac'"), ('meters = ["nvml"]', "nvml")):
         file.write_text(f"{line}\n{FILE}")

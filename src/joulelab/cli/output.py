@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 NO_TERMINAL_WIDTH = 80
 PLAIN_SIGNS = str.maketrans({"±": "+-", "µ": "u", "─": "-", "·": "-", "…": "~", "†": "+", "‡": "#", "²": "2", "°": " "})
-# The last words of a message, where they are a command that can be pasted.
-NEXT_COMMAND = re.compile(r"(?:; |(?<=:) )(?=(?:joulelab|pip install|python|sudo|keyring) [^;`\n]+\Z)")
+# The last words of a line, where they are a command that can be pasted.
+NEXT_COMMAND = re.compile(r"(?:; |(?<=:) )(?=(?:joulelab|pip install|python|sudo|keyring) [^;`]+\Z)")
 BAR_AFTER_S = 2.0  # shorter work needs no bar
 REDRAW_S = 0.2
 LEAST_SHARE_DONE = 0.02  # below it, a time left would be a guess
@@ -38,17 +38,19 @@ _is_bar_shown: contextvars.ContextVar[bool] = contextvars.ContextVar("is_bar_sho
 
 
 def print_notice(text: str) -> None:
-    """Print a message on standard error, beside the result; a command at its end gets a line of its own.
+    """Print a message on standard error, beside the result; a command at the end of a line gets a line of its own.
 
     On a terminal it is wrapped between words; a log has one line for each message.
     """
-    first, *commands = NEXT_COMMAND.split(f"joulelab: {text}", maxsplit=1)
-    if sys.stderr.isatty():
-        import textwrap
+    import textwrap
 
-        wrap = textwrap.TextWrapper(measure_terminal(), break_long_words=False, break_on_hyphens=False)
-        first = "\n".join(part for line in first.split("\n") for part in wrap.wrap(line) or [""])
-    click.echo("\n-> ".join([first, *commands]), err=True)
+    wrap = textwrap.TextWrapper(measure_terminal(), break_long_words=False, break_on_hyphens=False)
+    lines = []
+    for line in f"joulelab: {text}".split("\n"):
+        sentence, *commands = NEXT_COMMAND.split(line, maxsplit=1)
+        lines += (wrap.wrap(sentence) or [""]) if sys.stderr.isatty() else [sentence]
+        lines += [f"-> {command}" for command in commands]
+    click.echo("\n".join(lines), err=True)
 
 
 def print_json(data: Any, *, one_line: bool = False) -> None:

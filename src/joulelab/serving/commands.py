@@ -38,6 +38,7 @@ URL_VARIABLE = "JOULELAB_LLM_URL"  # `joulelab twin --llm` sets it
 ENERGY_COMMANDS = {"requests": "requests_command", "watch": "watch_command"}
 SECRET_WORDS = ("auth", "cookie", "key", "secret", "token")
 INTERRUPTED_CODE = 130
+MOST_LATE = 1.0  # percent of late sends without a notice
 
 
 class ServingGroup(click.Group):
@@ -247,6 +248,12 @@ def _report_problems(summary: LoadSummary) -> None:
         print_notice(f"the server reported no usage for {summary.no_usage} requests: a chunk counts as a token there")
     if "ignore_eos" in summary.unknown_fields:
         print_notice("the server does not know ignore_eos: answers may be shorter than --output-tokens")
+    for step in summary.steps:
+        share = 100 * step.facts.get("late_sends", 0.0)
+        if share > MOST_LATE and summary.stopped != "interrupted":
+            print_notice(
+                f"{step.title}: {share:.0f} % of the requests were late; this machine cannot send them in time"
+            )
     short = [step.title for step in summary.steps if "short-warm-up" in step.notes]
     if short:
         print_notice(f"the warm-up of {', '.join(short)} ended before 10 requests had ended; raise --warmup")

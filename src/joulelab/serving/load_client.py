@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "OPENAI_API_KEY"
 PATHS: Mapping[Api, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 CONNECT_S = 10.0
+KEEP_S = 4.0  # of an unused connection: uvicorn closes them after 5 s
 MOST_ERROR = 300  # characters of an error that are kept
 NO_USAGE, NOT_STREAMED = "no-usage", "not-streamed"
 NO_CONNECTION = "no connection"
@@ -80,24 +81,23 @@ class LoadClient:
     """
 
     def __init__(self, endpoint: Endpoint, *, transport: Any = None, now_ns: Callable[[], int] = monotonic_ns) -> None:
-        """Open the pool. Raises MissingDependency, ConfigError."""
+        """Prepare; nothing is sent. Raises MissingDependency, ConfigError."""
         httpx = _load_httpx()
-        self.endpoint, self._now = endpoint, now_ns
+        self.endpoint, self._now, self._given = endpoint, now_ns, transport
         self.window: TimeWindow | None = None
         self.refused_in_a_row = 0
         headers = {"content-type": "application/json", "accept-encoding": "identity", **endpoint.headers}
         if endpoint.key:
             headers["authorization"] = f"Bearer {endpoint.key}"
+        # Each connection has a pool of its own: httpx looks at every connection of a pool for every request.
+        self._free: list[Any] = []
+        timeout = httpx.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s))
+        self._extensions = {"timeout": timeout.as_dict()}
         try:
-            self._client = httpx.AsyncClient(
-                base_url=endpoint.url.rstrip("/"),
-                headers=headers,
-                timeout=httpx.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s), pool=None),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0),
-                trust_env=False,  # a proxy between client and server would be measured, too
-                transport=transport,
-            )
-        except (ValueError, TypeError) as error:
+            self._url = httpx.URL(endpoint.url.rstrip("/"))
+            self._headers = httpx.Headers({**headers, "host": self._url.netloc.decode()})
+            self._verify = httpx.create_ssl_context(trust_env=False) if self._url.scheme == "https" else False
+        except (httpx.InvalidURL, ValueError, TypeError) as error:
             raise ConfigError("this is no address", where=endpoint.url, why=str(error), code="config.url") from error
 
     async def __aenter__(self) -> Self:
@@ -106,7 +106,35 @@ class LoadClient:
 
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        while self._free:
+            await self._free.pop().aclose()
+
+    def _take_connection(self) -> Any:
+        """Return a free connection, the one that was used last, or a new one; proxies are not used."""
+        if self._free:
+            return self._free.pop()
+        httpx = _load_httpx()
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEEP_S)
+        return self._given or httpx.AsyncHTTPTransport(verify=self._verify, limits=limits, trust_env=False)
+
+    def _make_message(self, method: str, path: str, body: bytes = b"", identity: str = "") -> httpx.Request:
+        httpx = _load_httpx()
+        headers = self._headers.copy()
+        if identity:
+            headers["x-request-id"] = identity
+        url = self._url.copy_with(raw_path=self._url.raw_path.rstrip(b"/") + path.encode())
+        message: httpx.Request = httpx.Request(method, url, headers=headers, content=body, extensions=self._extensions)
+        return message
+
+    async def _ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, str]:
+        """Return status and text of an answer. Raises errors of httpx."""
+        connection = self._take_connection()
+        try:
+            response = await connection.handle_async_request(self._make_message(method, path, body))
+            data = await _read_all(response)
+        finally:
+            await connection.aclose()
+        return response.status_code, data.decode(errors="replace")
 
     async def prepare(self) -> tuple[str, ...]:
         """Find the model, and the fields that the server accepts. Return the fields that it does not know.
@@ -127,14 +155,14 @@ class LoadClient:
             ) from error  # fmt: skip
 
     async def _find_model(self) -> str:
-        answer = await self._client.get("/v1/models")
-        if answer.status_code in (401, 403):
-            raise self._refuse_key(answer.status_code)
+        status, text = await self._ask("GET", "/v1/models")
+        if status in (401, 403):
+            raise self._refuse_key(status)
         try:
-            return str(answer.json()["data"][0]["id"])
+            return str(json.loads(text)["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
             raise ConfigError(
-                "the server lists no model", where=f"{self.endpoint.url}/v1/models", why=f"status {answer.status_code}",
+                "the server lists no model", where=f"{self.endpoint.url}/v1/models", why=f"status {status}",
                 next="name the model: --model NAME", code="config.no-model",
             ) from None  # fmt: skip
 
@@ -145,19 +173,18 @@ class LoadClient:
         unknown: list[str] = []
         while True:
             body = self._make_body(Prompt("one ", output_tokens=1))
-            answer = await self._client.post(PATHS[self.endpoint.api], content=body)
-            status = answer.status_code
+            status, text = await self._ask("POST", PATHS[self.endpoint.api], body)
             if status < 300 or status in PASSING_ERRORS:
                 break
             if status in (401, 403):
                 raise self._refuse_key(status)
             rest = dict(self.endpoint.fields)
             # The one that the server names, else the one that fewer servers know.
-            named = [name for name in rest if name in answer.text]
+            named = [name for name in rest if name in text]
             if status not in REJECTED_BODY or not rest:
                 raise ConfigError(
                     "the server rejects the request", where=f"{self.endpoint.url}{PATHS[self.endpoint.api]}",
-                    why=f"status {status}: {answer.text[:MOST_ERROR]}", next="check --api and --model",
+                    why=f"status {status}: {text[:MOST_ERROR]}", next="check --api and --model",
                     code="config.rejected",
                 )  # fmt: skip
             unknown.append((named or list(rest))[0])
@@ -181,15 +208,18 @@ class LoadClient:
         If its task is cancelled, it ends as `cancelled`.
         """
         httpx = _load_httpx()
-        body = self._make_body(prompt)
+        message = self._make_message("POST", PATHS[self.endpoint.api], self._make_body(prompt), identity)
+        connection = self._take_connection()
         sent_ns = self._now()
         answer = _AnswerStream(self, sent_ns)
         status: Status
         try:
-            headers = {"x-request-id": identity}
-            async with self._client.stream("POST", PATHS[self.endpoint.api], content=body, headers=headers) as response:
-                self.refused_in_a_row = 0
+            response = await connection.handle_async_request(message)
+            self.refused_in_a_row = 0
+            try:
                 status, detail = await answer.follow(response)
+            finally:
+                await response.stream.aclose()
         except asyncio.CancelledError:
             status, detail = "cancelled", "the load ended"
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -199,6 +229,10 @@ class LoadClient:
             status, detail = "stalled", f"nothing for {self.endpoint.timeout_s:g} s"
         except (httpx.HTTPError, httpx.StreamError, ValueError) as error:
             status, detail = "broken", _name_error(error)
+        if status == "ok":
+            self._free.append(connection)
+        else:
+            await connection.aclose()
         return answer.make_request(identity, sent_ns if due_ns is None else due_ns, status, detail, prompt)
 
 
@@ -223,11 +257,11 @@ class _AnswerStream:
     async def follow(self, response: httpx.Response) -> tuple[Status, str]:
         """Read the answer to its end. Raises errors of httpx."""
         if response.status_code >= 300:
-            text = (await response.aread())[:MOST_ERROR].decode(errors="replace")
+            text = (await _read_all(response))[:MOST_ERROR].decode(errors="replace")
             return "refused", f"{response.status_code} {_find_message(text)}".strip()
         if "event-stream" not in response.headers.get("content-type", ""):
-            return self._read_whole(await response.aread())
-        async for data in response.aiter_raw():
+            return self._read_whole(await _read_all(response))
+        async for data in response.stream:  # type: ignore[union-attr]  # an asynchronous transport made it
             problem = self._add_bytes(data, self._client._now())  # noqa: SLF001 its own client
             if problem is not None:
                 return "broken", problem
@@ -312,6 +346,10 @@ class _AnswerStream:
             if not self._windows and output_tokens:
                 now.add_work("output_tokens", output_tokens)
             now.add_work("requests", 1)
+
+
+async def _read_all(response: httpx.Response) -> bytes:
+    return b"".join([part async for part in response.stream])  # type: ignore[union-attr]
 
 
 def _has_token(event: Any) -> int:

@@ -278,9 +278,19 @@ def _find_tokens(row: Mapping[str, Any], names: Sequence[str]) -> int | None:
     return int(tokens)
 
 
-def make_rng(seed: int, level: LoadLevel) -> random.Random:
-    """Return the random numbers of a step: the same for the same seed, others for another level."""
-    return random.Random(f"{seed} {level.title}")  # noqa: S311 a load is no secret
+def make_rng(seed: int, level: LoadLevel, purpose: str = "arrivals") -> random.Random:
+    """Return the random numbers of a step: the same for the same seed, others for another level or purpose."""
+    return random.Random(f"{seed} {level.title} {purpose}")  # noqa: S311 a load is no secret
+
+
+def count_arrivals(level: LoadLevel, seed: int, begin_s: float, end_s: float) -> int:
+    """Return how many requests are due between two times after the begin of a step."""
+    count = 0
+    for arrival in level.list_arrivals(make_rng(seed, level)):
+        if arrival.at_s >= end_s:
+            break
+        count += arrival.at_s >= begin_s
+    return count
 
 
 def name_requests(prefix: str) -> Callable[[], str]:

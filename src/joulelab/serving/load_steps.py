@@ -17,7 +17,7 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.mark_lines import encode_json, make_fact_line, open_marks, write_lines
 from joulelab.core.marks import current_phase
 from joulelab.serving.load_client import NO_USAGE, NOT_STREAMED, TimeWindow
-from joulelab.serving.load_plan import Arrival, make_rng, name_requests
+from joulelab.serving.load_plan import Arrival, count_arrivals, make_rng, name_requests
 
 if TYPE_CHECKING:
     import random
@@ -184,7 +184,7 @@ class LoadRunner:
         labels = {} if level.kind == "trace" else {level.kind: level.value}
         outer = self._marks.begin_phase(level.kind, level.value if labels else None, labels, begin_ns)
         self._begin_window("warm-up", begin_ns, outer)
-        rng = make_rng(self._seed, level)
+        rng = make_rng(self._seed, level, "prompts")
         sender = self._keep_busy(level, rng) if level.is_closed else self._send_arrivals(level, rng, begin_ns)
         sending = asyncio.ensure_future(sender)
         try:
@@ -200,7 +200,7 @@ class LoadRunner:
             raise error
         await self._drain(self._begin_window("drain", self._now(), outer).begin_ns)
         self._end_window(self._now(), outer)
-        facts = {} if steady is None else compute_facts(self._done, steady)
+        facts = {} if steady is None else compute_facts(self._done, steady, self._count_due(level, begin_ns, steady))
         if steady is not None and steady.end_ns is not None:
             self._marks.write_facts(facts, max(steady.end_ns - 1, steady.begin_ns))
         self._marks.end_phase(outer, around, self._now())
@@ -225,9 +225,15 @@ class LoadRunner:
             self._marks.end_phase(window.phase, outer, now_ns)
         self._report_work()
 
+    def _count_due(self, level: LoadLevel, begin_ns: int, steady: TimeWindow) -> int | None:
+        """Return how many requests were due in a window, None for a closed loop."""
+        if level.is_closed or steady.end_ns is None:
+            return None
+        return count_arrivals(level, self._seed, (steady.begin_ns - begin_ns) / NS, (steady.end_ns - begin_ns) / NS)
+
     async def _send_arrivals(self, level: LoadLevel, rng: random.Random, begin_ns: int) -> None:
         """Send each request when it is due; answers are not waited for."""
-        for arrival in level.list_arrivals(rng):
+        for arrival in level.list_arrivals(make_rng(self._seed, level)):
             due_ns = begin_ns + round(arrival.at_s * NS)
             await self._sleep_until(due_ns)
             if self.is_stopped:
@@ -325,9 +331,10 @@ class LoadRunner:
             handle.cancel()
 
 
-def compute_facts(requests: Iterable[Request], steady: TimeWindow) -> dict[str, float]:
+def compute_facts(requests: Iterable[Request], steady: TimeWindow, due: int | None = None) -> dict[str, float]:
     """Return the statistics of the requests that were due in a window; times in s, rates per s, shares of one.
 
+    `due` is their planned number: those that a client was too slow to send at all count as late.
     A request that stalled or was cancelled has waited at least until then: that time counts for it, because percentiles
     of the others alone would make an overloaded server look fast.
     """
@@ -350,8 +357,10 @@ def compute_facts(requests: Iterable[Request], steady: TimeWindow) -> dict[str, 
         if values
     }
     facts |= {"requests_ok": len(good), "requests_failed": len(there) - len(good)}
-    if there:
-        facts["late_sends"] = sum(request.late_s > LATE_S for request in there) / len(there)
+    planned = max(due or 0, len(there))
+    if planned:
+        late = sum(request.late_s > LATE_S for request in there) + planned - len(there)
+        facts["late_sends"] = late / planned
     if seconds > 0:
         done = sum(request.status == "ok" and begin_ns <= request.last_ns < end_ns for request in every)
         facts |= {"rate_offered": len(there) / seconds, "rate_done": done / seconds}

@@ -90,6 +90,20 @@ def test_an_estimate_is_not_called_a_measurement(tmp_path: Path) -> None:
     assert " read by " not in said
 
 
+def test_an_imported_result_is_not_called_a_measurement_of_joulelab(tmp_path: Path) -> None:
+    facts = gather(make_run(tmp_path), outcome="imported", labels={"origin": "codecarbon 3.3.2"})
+    assert (facts.imported, facts.origins) == (1, ("codecarbon 3.3.2",))
+    total = dataclasses.replace(facts.meters[0], meter="codecarbon", scopes=("cpu", "dram"), is_estimate=True)
+    said = " ".join(word_methods(dataclasses.replace(facts, meters=(total,))))
+    assert "was recorded by codecarbon 3.3.2 and imported by joulelab" in said
+    assert "CPU packages and memory domains (cpu, dram" in said  # their number is not known
+    assert "one total by CodeCarbon, an estimate" in said
+    assert not any(words in said for words in ("measured with", "counter", "every", "runtime of the command"))
+    both = " ".join(word_methods(dataclasses.replace(facts, runs=("a", "b"), energy=None)))
+    assert "were measured with joulelab" in both
+    assert "; 1 of them were imported from codecarbon 3.3.2" in both
+
+
 def test_a_study_states_cells_runs_order_and_settings(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     said = word_methods(gather(run, make_run(tmp_path), study=STUDY))

@@ -55,6 +55,9 @@ METER_NAMES = {
     "slurm": "Slurm's energy accounting",
     "snmp": "a PDU (SNMP)",
 }
+TOOL_NAMES = {"codecarbon": "CodeCarbon", "zeus": "Zeus", "perun": "perun"}  # their results are totals, no readings
+OTHER_PROGRAM = "another program"  # the origin of an imported run that states none
+UNCOUNTED = ("gpu", "cpu", "dram")  # scopes without a number: all such devices of a node
 KIND_WORDS = {"counter": "energy counter", "power": "power readings, integrated over time"}
 ACCURACY_WORDS = {
     "datasheet": "The accuracy is from the data sheet",
@@ -140,7 +143,7 @@ class MethodFacts:
     `relative` is the range of expanded uncertainties (k = 2) over the runs, None if one is unknown. `bound` is the
     largest possible error if the load repeats in step with a sensor, None without such a sensor. `energy` (J) and
     `per_work` are given for a single run. `days` are those of the first and the last run, None in virtual time.
-    `damaged` counts runs whose files are missing or changed.
+    `damaged` counts runs whose files are missing or changed, `imported` those that other programs measured (`origins`).
     """
 
     runs: tuple[str, ...]
@@ -157,6 +160,8 @@ class MethodFacts:
     warnings: Mapping[str, int]
     failed: int = 0
     damaged: int = 0
+    imported: int = 0
+    origins: tuple[str, ...] = ()
     simulated: str = ""
     without_energy: int = 0
     energy: Quantity | None = None
@@ -182,6 +187,7 @@ def gather_methods(
     days = sorted(result.start_utc[:10] for result in results)
     idle = [float(one.get("idle_s") or 0.0) for one in options]
     times = [result.duration_s for result in results]
+    imported = [result for result in results if result.outcome == "imported"]
     twins = sorted({result.twin for result in results if result.twin})
     bounds = [_number(energy.bound) / energy.value for energy in known if energy.bounds and energy.value > 0]
     doubts = Counter(name for result in results for name in {c.name for c in result.checks if _is_doubt(c.status)})
@@ -200,6 +206,8 @@ def gather_methods(
         warnings=dict(doubts.most_common()),
         failed=sum(result.outcome == "exit" and result.exit_code not in (0, None) for result in results),
         damaged=sum(result.is_damaged for result in results),
+        imported=len(imported),
+        origins=tuple(dict.fromkeys(result.labels.get("origin", OTHER_PROGRAM) for result in imported)),
         simulated=name_twins(twins).removeprefix("simulated: ") if twins else "",
         without_energy=len(results) - len(known),
         energy=energies[0] if single else None,
@@ -332,8 +340,13 @@ def _word_subject(facts: MethodFacts) -> str:
     count = len(facts.runs)
     named = f"The energy of run {facts.runs[0]}" if count == 1 else f"The energies of {count} runs"
     dates = "" if facts.days is None else f" ({' to '.join(dict.fromkeys(facts.days))})"
-    verb = f"{'was' if count == 1 else 'were'} {'recorded' if facts.simulated else 'measured'}"
-    text = f"{named}{dates} {verb} with joulelab {', '.join(facts.versions)}"
+    is_measured = not facts.simulated and not (facts.meters and all(use.is_estimate for use in facts.meters))
+    verb, version = f"{'was' if count == 1 else 'were'} {'measured' if is_measured else 'recorded'}", facts.versions
+    text = f"{named}{dates} {verb} with joulelab {', '.join(version)}"
+    if facts.imported == count:
+        text = f"{named}{dates} {verb} by {_join_words(facts.origins)} and imported by joulelab {', '.join(version)}"
+    elif facts.imported:
+        text += f"; {facts.imported} of them were imported from {_join_words(facts.origins)}"
     if facts.energy is not None:
         per = [format_quantity(q, f"J/{kind.removesuffix('s')}") for kind, q in facts.per_work.items()]
         figures = [f"{format_quantity(facts.energy, 'J')} in {_word_time(facts.durations_s[0])}", *per]
@@ -377,10 +390,14 @@ def _word_covered(facts: MethodFacts) -> str:
 def _word_scopes(scopes: Iterable[str]) -> str:
     """Return scopes as nouns: `8 GPUs and 2 CPU packages`."""
     parts = []
-    for family, count in Counter(map(find_family, dict.fromkeys(scopes))).items():
+    found = dict.fromkeys(scopes)
+    for family, count in Counter(map(find_family, found)).items():
         noun = FAMILY_WORDS.get(family, "")
         plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
-        parts.append(f"{count} {noun if count == 1 else plural}" if noun else WHOLE_WORDS.get(family, family))
+        if family in UNCOUNTED and family in found:
+            parts.append(plural)
+        else:
+            parts.append(f"{count} {noun if count == 1 else plural}" if noun else WHOLE_WORDS.get(family, family))
     return _join_words(parts)
 
 
@@ -395,6 +412,9 @@ def _word_meter(use: MeterUse) -> list[str]:
     verb = f"{'was' if len(use.scopes) == 1 else 'were'} {'estimated' if use.is_estimate else 'read'}"
     nouns = _word_scopes(use.scopes)
     first = f"{nouns[0].upper()}{nouns[1:]} ({inside}) {verb} by {name}: {kind}, {rate}."
+    if use.meter in TOOL_NAMES:
+        doubt = ", an estimate or not shown to be measured" if use.is_estimate else ""
+        first = f"{nouns[0].upper()}{nouns[1:]} ({inside}): one total by {TOOL_NAMES[use.meter]}{doubt}."
     if use.accuracy == "unknown":
         return [first, "The accuracy is unknown, so no interval is given."]
     source = ACCURACY_WORDS.get(use.accuracy, use.accuracy)
@@ -404,7 +424,8 @@ def _word_meter(use: MeterUse) -> list[str]:
 def _word_window(facts: MethodFacts) -> list[str]:
     low, high = facts.durations_s
     times = f" ({_word_time(low)} to {_word_time(high)})" if len(facts.runs) > 1 else ""
-    parts = [f"Each energy is that of the runtime of the command, from start to end{times}."] if facts.meters else []
+    span = "time that the imported file states" if facts.imported == len(facts.runs) else "runtime of the command"
+    parts = [f"Each energy is that of the {span}, from start to end{times}."] if facts.meters else []
     if not facts.meters:
         return parts
     if facts.idle_s[1]:

@@ -153,7 +153,7 @@ class RunComparison:
             families = " + ".join(find_common_families(self.a, self.b))
             notes.append(Note("points-differ", texts={**names, "families": families}))
         if self.a.twin != self.b.twin:
-            sources = [fmt.name_twins([twin]) if twin else "measured" for twin in (self.a.twin, self.b.twin)]
+            sources = [_name_source(run) for run in (self.a, self.b)]
             texts = {**names, "first_source": sources[0], "second_source": sources[1]}
             notes.append(Note("simulated-differ", texts=texts))
         data = self.facts.get("data", (None, None))
@@ -527,6 +527,12 @@ def word_sites(runs: Sequence[Result], found: RunComparison) -> list[str]:
     if len(set(texts.values())) == 1:
         return [*texts.values()][:1]
     return [f"{label}: {text}" for label, text in texts.items()]
+
+
+def _name_source(run: Result) -> str:
+    if run.outcome == "imported":
+        return f"imported from {run.labels.get('origin', 'another program')}"
+    return fmt.name_twins([run.twin]) if run.twin else "measured"
 
 
 def name_sources(runs: Sequence[Result]) -> str:

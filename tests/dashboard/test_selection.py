@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from joulelab.core.quantity import Quantity
-from joulelab.dashboard.lists import _write_row
+from joulelab.dashboard.lists import _note_sites, _write_row
 from joulelab.dashboard.run_entries import Entry
 from joulelab.dashboard.selection import sum_entries
 from joulelab.site.footprint import Site
@@ -83,3 +83,7 @@ def test_rows_mark_wide_intervals_and_warnings_in_words() -> None:
     narrow = _write_row(entry(1, gain=0.01), None, True, True)
     assert [word for word in ("wide", "warning", "simulated") if word in narrow] == []
     assert "± 2 %" in narrow
+    priced = entry(2, site=Site(price=0.25, currency="EUR"))
+    note = _note_sites([entry(1), priced, entry(3)])
+    assert note is not None
+    assert "Germany 2023, 400 g/kWh, PUE 1.2; source: Ember / 0.25 EUR/kWh<" in note

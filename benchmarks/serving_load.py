@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from joulelab.serving.load_steps import LATE_S, find_percentile
 from joulelab.serving.other_records import read_records
@@ -22,6 +23,9 @@ from joulelab.serving.request_records import Request, read_requests
 from joulelab.twin.model import H100, Node
 from joulelab.twin.servers.server_process import ServerProcess
 from joulelab.twin.truth import Truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # A fast server, so that the client is what is measured.
 SERVER = {"fixed_s": 0.004, "most_running": 256, "decode_s": 0.0, "prefill_s": 0.0, "context_s": 0.0}
@@ -62,7 +66,7 @@ def main() -> None:
             report(name, read(), given, user_s, seconds)
 
 
-def run_joulelab(given: argparse.Namespace, url: str, folder: Path) -> tuple[list[str], object]:
+def run_joulelab(given: argparse.Namespace, url: str, folder: Path) -> tuple[list[str], Callable[[], list[Request]]]:
     """Return our command, and a function that reads its requests."""
     out = folder / "requests.jsonl"
     lengths = ["--prompt-tokens", str(PROMPT_TOKENS), "--output-tokens", str(given.tokens)]
@@ -71,7 +75,7 @@ def run_joulelab(given: argparse.Namespace, url: str, folder: Path) -> tuple[lis
     return [sys.executable, "-m", "joulelab", *words, *times], lambda: list(read_requests(out))
 
 
-def run_guidellm(given: argparse.Namespace, url: str, folder: Path) -> tuple[list[str], object]:
+def run_guidellm(given: argparse.Namespace, url: str, folder: Path) -> tuple[list[str], Callable[[], list[Request]]]:
     """Return guidellm's command, and a function that reads its requests."""
     out = folder / "report.json"
     words = [

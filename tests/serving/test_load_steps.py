@@ -41,7 +41,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         waiting: list[Any] = self._scheduled  # type: ignore[attr-defined]
         while waiting and waiting[0]._cancelled:
             heapq.heappop(waiting)._scheduled = False
-            self._timer_cancelled_count -= 1
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
         if not self._ready and waiting:  # type: ignore[attr-defined]
             self.now_s = max(self.now_s, waiting[0]._when)
         super()._run_once()  # type: ignore[misc]
@@ -229,7 +229,7 @@ def test_every_answer_has_its_status() -> None:
         ("gone", httpx.ConnectError("refused"), ("refused", "no connection: refused", None, None, None, None, 0)),
         ("whole", httpx.Response(200, text=whole), ("ok", "not-streamed", None, 2, 3, None, 0)),
     ]  # fmt: skip
-    wrong = []
+    wrong: list[Any] = []
     for name, reply, expected in rows:
 
         def answer(_: httpx.Request, reply: Any = reply) -> httpx.Response:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import print_blocks, print_json, print_notice, shorten_path
+from joulelab.cli.output import measure_terminal, print_blocks, print_json, print_notice, shorten_path
 from joulelab.cli.parameters import (
     METER_OPTIONS,
     Duration,
@@ -111,8 +111,8 @@ LOAD_OPTIONS = (
     "load",
     epilog=format_examples(
         "joulelab serving load --url http://127.0.0.1:8000 --rate 4",
-        "joulelab run -- joulelab serving load --url http://127.0.0.1:8000 --concurrency 8",
-        "joulelab sweep --set rate=2,8 -- joulelab serving load --url URL --rate {rate}",
+        "joulelab serving load --url URL --concurrency 8 --out requests.jsonl",
+        "joulelab serving load --url URL --trace arrivals.jsonl --warmup 30s",
     ),
 )
 @add_options(LOAD_OPTIONS)
@@ -269,7 +269,8 @@ def _choose_exit_code(summary: LoadSummary) -> int:
     "measure",
     epilog=format_examples(
         "joulelab serving measure --url http://127.0.0.1:8000 --rate 1,2,4,8",
-        "joulelab serving measure --url URL --rate 1,2,4 --goal 'j_per_output_token@ttft_p99<0.3s'",
+        "joulelab serving measure --url URL --rate 1,2,4 \\",
+        "    --goal 'j_per_output_token@ttft_p99<0.3s'",
     ),
 )
 @add_options(LOAD_OPTIONS)
@@ -373,7 +374,7 @@ def _print_windows(outcome: RunOutcome, goal: Goal | None, *, quiet: bool, as_js
             print_blocks(lay_out_windows(figures, best, "" if goal is None else goal.text))
             print_notice(f"recorded in {folder}; joulelab show {name_run(folder)}")
         else:
-            print_blocks(lay_out_summary(outcome.result, folder, handle=name_run(folder)))
+            print_blocks(lay_out_summary(outcome.result, folder, width=measure_terminal(), handle=name_run(folder)))
 
 
 @command.command(

@@ -118,13 +118,12 @@ class LoadClient:
         return self._given or httpx.AsyncHTTPTransport(verify=self._verify, limits=limits, trust_env=False)
 
     def _make_message(self, method: str, path: str, body: bytes = b"", identity: str = "") -> httpx.Request:
-        httpx = _load_httpx()
         headers = self._headers.copy()
         if identity:
             headers["x-request-id"] = identity
         url = self._url.copy_with(raw_path=self._url.raw_path.rstrip(b"/") + path.encode())
-        message: httpx.Request = httpx.Request(method, url, headers=headers, content=body, extensions=self._extensions)
-        return message
+        make: type[httpx.Request] = _load_httpx().Request
+        return make(method, url, headers=headers, content=body, extensions=self._extensions)
 
     async def _ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, str]:
         """Return status and text of an answer. Raises errors of httpx."""

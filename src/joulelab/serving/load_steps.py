@@ -181,7 +181,7 @@ class LoadRunner:
     async def _run_step(self, level: LoadLevel) -> StepSummary:
         self._done, self._windows = [], []
         begin_ns, around = self._now(), current_phase()
-        labels = {} if level.kind == "trace" else {level.kind: level.value}
+        labels: dict[str, object] = {} if level.kind == "trace" else {level.kind: level.value}
         outer = self._marks.begin_phase(level.kind, level.value if labels else None, labels, begin_ns)
         self._begin_window("warm-up", begin_ns, outer)
         rng = make_rng(self._seed, level, "prompts")

@@ -45,7 +45,7 @@ def print_notice(text: str) -> None:
     import textwrap
 
     wrap = textwrap.TextWrapper(measure_terminal(), break_long_words=False, break_on_hyphens=False)
-    lines = []
+    lines: list[str] = []
     for line in f"joulelab: {text}".split("\n"):
         sentence, *commands = NEXT_COMMAND.split(line, maxsplit=1)
         lines += (wrap.wrap(sentence) or [""]) if sys.stderr.isatty() else [sentence]

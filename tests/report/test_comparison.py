@@ -8,7 +8,8 @@ from tests.report.synthetic import UNKNOWN, epochs, make_run
 
 from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
-from joulelab.report.comparison import RunComparison, compare_runs, list_devices
+from joulelab.report.comparison import RunComparison, compare_runs, format_figure_values, list_devices
+from joulelab.site.footprint import Site
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,9 +102,15 @@ def test_work_net_and_power_are_compared(runs: Path) -> None:
 
 def test_estimates_are_said_to_be_estimates(runs: Path) -> None:
     a = load_result(make_run(runs, gpus=0, cpus=0, estimate=True))
-    energy = compare_runs(a, scale_energy(a, 3.0)).find_figure("energy")
-    assert energy is not None
-    assert energy.estimate
+    site = Site(price=300.0, currency="EUR")
+    a = replace(a, work={"samples": 10.0}, site=site)
+    b = replace(a, groups=[replace(group, estimate=False) for group in a.groups])
+    for other, marks in ((scale_energy(a, 3.0), (True, True)), (b, (True, False))):
+        figures = [one for one in compare_runs(a, other).lines if one.unit in ("J", "W", "EUR")]
+        assert {one.name for one in figures} >= {"energy", "cost", "mean power", "per sample"}
+        for one in figures:
+            assert (one.estimates, one.estimate) == (marks, True)
+            assert tuple(text.startswith("~") for text in format_figure_values(one)) == marks
 
 
 def test_a_zero_cannot_be_divided_by(gpus_only: Result) -> None:

@@ -55,14 +55,22 @@ DERIVED = ("rest ", "supply loss", "net of idle")  # differences of energies
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """Hold one line of a comparison; `ratio` is B / A, None where it cannot be formed."""
+    """Hold one line of a comparison; `ratio` is B / A, None where it cannot be formed.
+
+    `estimates` tells for A and for B whether it is an estimate.
+    """
 
     name: str
     unit: str
     a: Quantity
     b: Quantity
     ratio: Quantity | None
-    estimate: bool = False
+    estimates: tuple[bool, bool] = (False, False)
+
+    @property
+    def estimate(self) -> bool:
+        """Return whether A or B is an estimate, and so the ratio."""
+        return any(self.estimates)
 
     @property
     def is_different(self) -> bool | None:
@@ -228,27 +236,24 @@ def compare_runs(a: Result, b: Result) -> RunComparison:
     keep = METER_ERRORS if same else ()
     lines = []
     whole_a, whole_b = _choose_wholes(a, b)
+    estimates = bool(whole_a and whole_a.estimate), bool(whole_b and whole_b.estimate)
     if whole_a and whole_b:
-        estimate = whole_a.estimate or whole_b.estimate
-        lines.append(compare_quantities("energy", "J", whole_a.energy, whole_b.energy, keep, estimate=estimate))
+        lines.append(compare_quantities("energy", "J", whole_a.energy, whole_b.energy, keep, estimates))
     for group in a.groups:
         other = b.group(group.name)
         if group.name != "measured" and other is not None:
-            estimate = group.estimate or other.estimate
-            lines.append(
-                compare_quantities(f"  {group.name}", "J", group.energy, other.energy, keep, estimate=estimate)
-            )
+            sides = group.estimate, other.estimate
+            lines.append(compare_quantities(f"  {group.name}", "J", group.energy, other.energy, keep, sides))
     if whole_a and whole_b and a.site and b.site:
         lines += _compare_footprints((whole_a, whole_b), (a.site, b.site), keep)
     if whole_a and whole_b and whole_a.net and whole_b.net:
-        lines.append(compare_quantities("net of idle", "J", whole_a.net, whole_b.net, keep))
+        lines.append(compare_quantities("net of idle", "J", whole_a.net, whole_b.net, keep, estimates))
     lines.append(compare_quantities("time", "s", Quantity(a.duration_s), Quantity(b.duration_s), ()))
     if whole_a and whole_b:
-        estimate = whole_a.estimate or whole_b.estimate
-        lines.append(compare_quantities("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimate=estimate))
+        lines.append(compare_quantities("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimates))
     per_a, per_b = (_divide_by_work(r, whole) for r, whole in ((a, whole_a), (b, whole_b)))
     lines += [
-        compare_quantities(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep)
+        compare_quantities(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep, estimates)
         for n in _list_common_kinds(a, b)
         if n in per_a and n in per_b
     ]
@@ -264,13 +269,13 @@ def _compare_footprints(
 ) -> list[ComparedFigure]:
     """Compare cost and CO2e, as far as both sites know them; costs in one currency."""
     first, second = (compute_footprint(whole.energy, site) for whole, site in zip(wholes, sites, strict=True))
-    estimate, lines = wholes[0].estimate or wholes[1].estimate, []
+    estimates, lines = (wholes[0].estimate, wholes[1].estimate), []
     if first.cost is not None and second.cost is not None and sites[0].currency == sites[1].currency:
-        line = compare_quantities(COST, sites[0].currency, first.cost, second.cost, keep, estimate=estimate)
+        line = compare_quantities(COST, sites[0].currency, first.cost, second.cost, keep, estimates)
         lines.append(line)
     if first.co2e_kg is not None and second.co2e_kg is not None:
         common = (*keep, INTENSITY_ERROR)
-        lines.append(compare_quantities(CO2E, "kg", first.co2e_kg, second.co2e_kg, common, estimate=estimate))
+        lines.append(compare_quantities(CO2E, "kg", first.co2e_kg, second.co2e_kg, common, estimates))
     return lines
 
 
@@ -328,14 +333,19 @@ def list_devices(result: Result) -> frozenset[tuple[str, ...]]:
 
 
 def compare_quantities(
-    name: str, unit: str, a: Quantity, b: Quantity, keep: tuple[str, ...], *, estimate: bool = False
+    name: str,
+    unit: str,
+    a: Quantity,
+    b: Quantity,
+    keep: tuple[str, ...],
+    estimates: tuple[bool, bool] = (False, False),
 ) -> ComparedFigure:
     """Return the comparison of two quantities; terms whose sources begin with one of `keep` are common and cancel."""
     ratio = None
     if a.value > 0 and b.value > 0:
         # Errors of two runs are their own, but for the gain of a meter that measured both.
         ratio = b.tagged("b", keep=keep) / a.tagged("a", keep=keep)
-    return ComparedFigure(name, unit, a, b, ratio, estimate)
+    return ComparedFigure(name, unit, a, b, ratio, estimates)
 
 
 def _name_direction(share: float) -> str:
@@ -378,13 +388,16 @@ def format_figure_values(line: ComparedFigure) -> tuple[str, str]:
         return fmt.format_duration(line.a.value), fmt.format_duration(line.b.value)
     if not line.unit:
         return fmt.format_rate(line.a.value), fmt.format_rate(line.b.value)
+    sides = tuple(zip((line.a, line.b), line.estimates, strict=True))
     if line.name == COST:
-        first, second = (format_cost(q, line.unit, has_interval=True) for q in (line.a, line.b))
-        return (f"~{first}", f"~{second}") if line.estimate else (first, second)
+        first, second = (
+            f"{'~' if is_guess else ''}{format_cost(q, line.unit, has_interval=True)}" for q, is_guess in sides
+        )
+        return first, second
     largest = [v for q in (line.a, line.b) for v in (q.value, q.expanded)]
     factor, unit = scale_co2e((line.a, line.b)) if line.name == CO2E else fmt.choose_scale(largest, line.unit)
     is_derived = line.name.strip().startswith(DERIVED)
-    a, b = (fmt.format_scaled(q, factor, unit, estimate=line.estimate, is_derived=is_derived) for q in (line.a, line.b))
+    a, b = (fmt.format_scaled(q, factor, unit, estimate=is_guess, is_derived=is_derived) for q, is_guess in sides)
     return a, b
 
 

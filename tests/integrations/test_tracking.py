@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -282,6 +283,7 @@ def test_without_a_terminal_a_loop_is_lines_that_grep_finds_and_the_last_one_beg
     bar.finish(60.0, 1000, 16000, now, site)
     bar.finish(90.0, 1000, 16000, now)
     bar.finish(0.1, 1, 16, LiveFigures(0, 10**8, {"measured": Quantity(1.0, {"edge:x": 12.0})}))
+    bar.finish(60.0, 1000, 16000, replace(now, estimate=True), site)
     parts = [line.removeprefix("joulelab: epoch 1: ").split("; ") for line in log.getvalue().splitlines()]
     assert parts[:2] == [
         ["42 % (420 of 1000 batches), 112.0 samples/s, mean 10.00 kW, 89.3 J/sample, 600 kJ so far, 83 s left"],
@@ -293,6 +295,7 @@ def test_without_a_terminal_a_loop_is_lines_that_grep_finds_and_the_last_one_beg
     assert parts[2][2:] == ["37.5 ± 1.5 J/sample", "16,000 samples, 266.7 samples/s"]
     assert parts[3] == [answer.replace("in", "in the first").replace(",", " of 90.00 s,"), parts[3][1]]
     assert parts[4][:2] == ["energy: too short to measure", "it took 100 ms"]
+    assert [text[:1] for text in (*parts[5][:3], parts[5][1].partition(" and ")[2])] == ["~"] * 4
 
 
 @pytest.mark.system
@@ -360,6 +363,7 @@ def test_a_rank_that_nobody_records_only_goes_over_its_batches(
 
 SCRIPT = """
 import time
+from dataclasses import replace
 import joulelab
 
 def train():

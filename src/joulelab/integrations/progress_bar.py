@@ -110,7 +110,8 @@ class ProgressBar:
             late = seconds - now.seconds >= OLD_S
             time = f"the first {fmt.format_duration(now.seconds)} of {took}" if late else took
             parts = [f"{format_energy(energy, estimate=now.estimate)} in {time}, {watts} on average"]
-            parts += [word_footprint(compute_footprint(energy, site))] if site is not None and not site.is_empty else []
+            if site is not None and not site.is_empty:
+                parts.append(word_footprint(compute_footprint(energy, site), is_estimate=now.estimate))
             parts += [self._describe_price(samples, now, wide=True)] if samples and not late else []
         done, unit = (samples * self._ranks, self._unit) if samples else (batches, "batches")
         ranks = f" ({self._ranks} ranks taken as alike)" if self._ranks > 1 else ""

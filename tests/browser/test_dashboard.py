@@ -60,6 +60,8 @@ def test_search_pick_and_compare(
     page.keyboard.press("j")
     page.keyboard.press("x")
     assert page.locator("tr.at").get_attribute("data-run") == stores.ids["second"]
+    page.locator("a.open").first.focus()  # as Tab does
+    assert page.locator("tr.at").get_attribute("data-run") == stores.ids["first"]
     page.locator("#sums dt", has_text="energy").wait_for()
     assert axe(page) == []
     page.get_by_label("Search").fill("")  # the selection stays over searches

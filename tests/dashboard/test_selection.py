@@ -56,6 +56,8 @@ def test_sums_count_what_they_leave_out() -> None:
     assert "Germany 2023" in lines["CO2e"]
     assert found.to_json()["lines"] == found.list_facts()
     assert sum_entries([bare]).list_facts()[0] == ("time", "60.00 s")
+    going = sum_entries([entry(1), entry(2, status="live")])
+    assert ("note", "1 of 2 runs are still running: the sums are those so far") in going.list_facts()
     lines = dict(sum_entries([entry(1), entry(2, estimate=True)]).list_facts())
     assert [name for name in ("energy", "cost", "CO2e") if not lines[name].startswith("~")] == []
 

@@ -39,6 +39,7 @@ class SelectionSum:
     simulated: int
     estimated: int
     overlapping: int
+    live: int = 0
     sites: tuple[Site, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
@@ -53,6 +54,7 @@ class SelectionSum:
             "simulated": self.simulated,
             "estimated": self.estimated,
             "overlapping": self.overlapping,
+            "live": self.live,
             "lines": self.list_facts(),
         }
 
@@ -72,6 +74,8 @@ class SelectionSum:
             mass = mark + format_co2e(self.co2e_kg, has_interval=True)
             facts.append(("CO2e", mass + basis + self._word_missing("co2e")))
         notes = [f"{self.simulated} of {self.runs} runs are simulated"] if self.simulated else []
+        if self.live:
+            notes.append(f"{self.live} of {self.runs} runs are still running: the sums are those so far")
         if self.overlapping:
             notes.append(f"{self.overlapping} runs overlap in time on one host: energy may be counted twice")
         if self.energy is not None and self.energy.expanded is not None and self.runs > 1:
@@ -108,6 +112,7 @@ def sum_entries(entries: Sequence[Entry]) -> SelectionSum:
         simulated=sum(bool(entry.twin) for entry in entries),
         estimated=sum(entry.estimate for entry in entries),
         overlapping=_count_overlapping(entries),
+        live=sum(entry.status == "live" for entry in entries),
         sites=tuple({word_site(site): site for site in sites}.values()),
     )
 

@@ -161,6 +161,10 @@ def test_simulated_runs_say_so_first(runs: Path) -> None:
     page = make_run_report(result, path, None).make_page()
     assert body(page, "summary").startswith('<p class="note warn">simulated: twin gdansk-rtx6000')
     assert "To measure again" not in body(page, "recompute")
+    texts = {"channel": "power_w", "meter": "nvml"}
+    check = Check("impossible-power.negative", "failed", "gpu:0", {"power_w": -9.0}, texts)
+    summary = body(make_run_report(replace(result, checks=(check,)), path, None).make_page(), "summary")
+    assert 0 < summary.find('class="note bad">impossible power: ') < summary.find('class="answer"')
 
 
 @pytest.mark.system  # pure, and slow

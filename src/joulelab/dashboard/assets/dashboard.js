@@ -195,6 +195,12 @@ function set(name, value) {
 }
 addEventListener('popstate', () => location.reload());
 
+/** Keys act on the row that has the focus, also if Tab led there. */
+list.addEventListener('focusin', event => {
+  const row = event.target.closest('tr[data-run]');
+  if (row && row.dataset.run !== at) { at = row.dataset.run; mark(); }
+});
+
 list.addEventListener('change', event => {
   if (event.target.id === 'select-all') {
     for (const box of boxes()) { box.checked = event.target.checked; select(box); }

@@ -144,11 +144,15 @@ def make_run_report(
 
 def _summarise(result: Result) -> tuple[PageBlock, ...]:
     """Show the answer as `joulelab show` begins, its figures as cards, and warnings to read before they are used."""
+    from joulelab.analysis.results_file import make_head
+
     blocks: list[PageBlock] = []
     if result.twin:
         blocks.append(Paragraph(f"{fmt.name_twins([result.twin])}. Nothing here was measured.", "note warn"))
     if result.state == "live":
         blocks.append(Paragraph("This run is still going on: figures are those so far.", "note"))
+    if (wrong := make_head(result).failed_check) is not None:
+        blocks.append(Paragraph(f"{wrong.name}: {word_check(wrong).text}", "note bad"))
     headline = run_summary.write_headline(result)
     blocks.append(Paragraph(f"{headline[:1].upper()}{headline[1:]}.", "answer" if result.scopes else "note warn"))
     if result.scopes:

@@ -104,7 +104,7 @@ def test_estimates_are_said_to_be_estimates(runs: Path) -> None:
     a = load_result(make_run(runs, gpus=0, cpus=0, estimate=True))
     site = Site(price=300.0, currency="EUR")
     a = replace(a, work={"samples": 10.0}, site=site)
-    b = replace(a, groups=[replace(group, estimate=False) for group in a.groups])
+    b = replace(a, groups=tuple(replace(group, estimate=False) for group in a.groups))
     for other, marks in ((scale_energy(a, 3.0), (True, True)), (b, (True, False))):
         figures = [one for one in compare_runs(a, other).lines if one.unit in ("J", "W", "EUR")]
         assert {one.name for one in figures} >= {"energy", "cost", "mean power", "per sample"}

@@ -53,7 +53,7 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            with Truth.create(folder / "truth", Node(gpus=(H100,), packages=1), room=1 << 16):
+            with Truth.create(folder / "truth", Node(gpus=(H100,), packages=1), room=1 << 20):
                 server = ServerProcess("llm", folder / "truth", folder / "llm", flaws=SERVER)
                 os.sched_setaffinity(0, {cores[1]})  # children inherit it
                 with server:
@@ -104,10 +104,11 @@ def report(name: str, requests: list[Request], given: argparse.Namespace, cpu_s:
     """Print the figures of one client; the first 3 s are its warm-up."""
     begin_ns = min(one.due_ns for one in requests) + 3 * 10**9
     there = [one for one in requests if begin_ns <= one.due_ns < begin_ns + given.seconds * 1e9]
-    if not there:
-        sys.exit(f"{name} sent nothing after its warm-up")
     late = [one.late_s for one in there]
     waits = [one.ttft_s for one in there if one.ttft_s is not None]
+    if not waits:
+        why = {f"{one.status} {one.detail}" for one in requests if one.status != "ok"}
+        sys.exit(f"{name} got no answers after its warm-up: {len(requests)} requests; {'; '.join(sorted(why)[:5])}")
     figures = {
         "requests": len(there),
         "sent_per_s": round(len(there) / given.seconds, 1),

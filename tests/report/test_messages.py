@@ -98,8 +98,7 @@ def test_the_caption_explains_its_marks() -> None:
         f"{MEANS} 6 repeats; one run where there is no ±."
     )
     assert list_paper_tables(summarise_cells([odd, guess, loose]))[0].caption.endswith(
-        " † a repeat differs from the others; it is used. ~ is an estimate, not measured. "
-        "! the cap was not in force."
+        " † a repeat differs from the others; it is used. ~ is an estimate, not measured. ! the cap was not in force."
     )
 
 
@@ -108,7 +107,7 @@ def pair(ratio: float, u: float | None, *, time: float = 1.0, estimate: bool = F
     energy = replace(
         compare_quantities("energy", "J", Quantity(1.0), Quantity(ratio), ()),
         ratio=Quantity(ratio, {"x": u or 0.0}, known=u is not None),
-        estimate=estimate,
+        estimates=(estimate, estimate),
     )
     return RunComparison(
         result(), result(), (energy, compare_quantities("time", "s", Quantity(1.0), Quantity(time), ())), False

@@ -52,7 +52,7 @@ class TestRecords:
             ('{"a": 1}', "Expected `array`"),
             ('[{"a": 1} {"b": 2}]', r"byte 10"),
             ("[1, 2]", "Expected `object`"),
-            ('[{"a": 1}', "truncated.*is it whole"),
+            ('[{"a": 1}', "truncated.*check that the file is complete"),
             ('[{"a": 1}, {"b": ', "truncated"),
             ('[{"a": oops}]', "byte 7"),
         ],

@@ -197,7 +197,10 @@ class TestTraining:
     def test_no_data_is_said(self, told, reported, capsys, monkeypatch):
         monkeypatch.delenv("JOULELAB_DATA", raising=False)
         loop.run_training_loop("resnet", workload.task, given(data="auto", max_steps="1", epochs="1"))
-        assert "no data is found, so it is synthetic-memory" in capsys.readouterr().err
+        message = (
+            "joulelab: resnet: no data was found, so synthetic-memory data is used\n-> joulelab workload info resnet\n"
+        )
+        assert message in capsys.readouterr().err
         assert told["data"] == "synthetic-memory"
 
     def test_a_saved_model_predicts_as_it_did_and_predictions_are_written(self, told, reported, tmp_path):
@@ -266,7 +269,7 @@ class TestSaving:
             saving.check_file({"save": str(tmp_path / "none" / "model.pt")}, "save")
         with pytest.raises(ConfigError, match="it is a folder"):
             saving.check_file({"predictions": str(tmp_path)}, "predictions")
-        with pytest.raises(ConfigError, match="no plain file"):
+        with pytest.raises(ConfigError, match="not a plain file"):
             saving.check_file({"save": "/dev/null"}, "save")
 
     def test_a_disk_without_room_for_predictions_is_refused_first(self, tmp_path):

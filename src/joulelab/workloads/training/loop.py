@@ -150,9 +150,8 @@ class Training:
         """Report model, data and settings as facts."""
         source, counts = self.task.data.source, self.counts
         if not source.real and self.given["data"] == "auto":
-            self._print(
-                f"joulelab: {name}: no data was found, so {source.name} data is used; joulelab workload info {name}"
-            )
+            self._print(f"joulelab: {name}: no data was found, so {source.name} data is used")
+            self._print(f"-> joulelab workload info {name}")
         own: dict[str, str | float] = {
             "workload": name,
             "data": source.name,

@@ -119,7 +119,8 @@ def choose_runs(snapshot: Snapshot, given: Pairs, least: int = 2, most: int = MO
     """Return the runs that an address names, in its order. Raises ConfigError."""
     names = list(dict.fromkeys(value for key, value in given if key == "run" and value))
     if not least <= len(names) <= most:
-        raise ConfigError(f"{len(names)} runs are selected", next=f"select {least} to {most}")
+        count = "1 run is" if len(names) == 1 else f"{len(names)} runs are"
+        raise ConfigError(f"{count} selected", next=f"select {least} to {most}")
     found = []
     for name in names:
         entries = snapshot.find(name)

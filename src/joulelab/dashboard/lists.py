@@ -262,7 +262,7 @@ def _write_filters(snapshot: Snapshot, query: Query) -> Html:
         accesskey="s",
     )
     studies = [(ALL, len(snapshot.by_id)), *facets["study"]]
-    words = {ALL: "all, of studies too"}
+    words = {ALL: "any or none"}
     fields = [
         tag("label", "Search", search, class_="wide"),
         _write_select("status", "Status", query.status, facets["status"], WORDS),

@@ -110,6 +110,13 @@ def test_few_phases_are_rows_of_the_same_table_and_many_are_left_to_all(runs: Pa
     assert [row.label for row in choose_phase_rows(load_result(make_run(runs, marks=epochs(8, 10.0))))] == ["train"]
 
 
+def test_phases_of_an_estimated_run_are_marked_as_estimates(runs: Path) -> None:
+    path = make_run(runs, gpus=0, cpus=0, estimate=True, marks=epochs(2, 10.0))
+    text = write_summary(load_result(path), path)
+    assert re.search(r"\ncpu[^\n]* ~[\d.]+ ± ", text), text
+    assert re.search(r"\ntrain +~[\d.]+ ± [\d.]+ ", text), text
+
+
 def test_coverage_is_in_words_and_names_the_part_without_a_meter(runs: Path) -> None:
     both = load_result(make_run(runs, gpus=8, cpus=2))
     assert describe_coverage(both) == "8 GPUs, 2 CPUs; nothing measures the rest of the node"

@@ -34,7 +34,9 @@ ENERGY_J = 3.6e6
 @click.argument("text", required=False)
 @click.option("--zone", metavar="ZONE", help="Country: DE, DEU or Germany.")
 @click.option("--year", type=int, metavar="YEAR", help="Year of the carbon intensity.  [default: newest]")
-@click.option("--covers", metavar="KIND", help="Emissions: lifecycle or direct.  [default: lifecycle, if known]")
+@click.option(
+    "--covers", metavar="KIND", help="Emissions: lifecycle or direct.  [default: that of the zone's best figure]"
+)
 @click.option(
     "--intensity", type=float, metavar="G", help="Your own carbon intensity in g/kWh; needs --source, --year."
 )

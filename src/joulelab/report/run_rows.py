@@ -43,7 +43,8 @@ class EnergyRow:
 class PhaseRow:
     """Hold one line of the phase table: `count` phases of the same name; energy in J (None = not computed).
 
-    `gpu_load` is the mean load (share of one) of the GPUs that the run used, None if it is not known.
+    `gpu_load` is the mean load (share of one) of the GPUs that the run used, None if it is not known. `estimate`: an
+    estimate is part of the energy.
     """
 
     label: str
@@ -55,6 +56,7 @@ class PhaseRow:
     work: dict[str, float]
     open_end: bool = False
     gpu_load: float | None = None
+    estimate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,7 @@ def _find_parents(result: Result) -> list[int | None]:
 
 
 def _make_phase_row(p: PhaseResult, result: Result) -> PhaseRow:
-    energy = result.phase_energy(p)
+    energy, whole = result.phase_energy(p), result.group("measured")
     by_family = {k: v for k, v in p.energy.items() if k != "measured"}
     return PhaseRow(
         label=escape_unprintable(p.title),
@@ -237,6 +239,7 @@ def _make_phase_row(p: PhaseResult, result: Result) -> PhaseRow:
         work=dict(p.work),
         open_end=p.open_end,
         gpu_load=p.gpu_load,
+        estimate=whole is not None and whole.estimate,
     )
 
 
@@ -265,6 +268,7 @@ def _join_phases(phases: list[PhaseResult], result: Result) -> PhaseRow:
         work=work,
         open_end=any(row.open_end for row in members),
         gpu_load=sum(busy_s) / duration_s if duration_s > 0 and len(busy_s) == len(members) else None,
+        estimate=any(row.estimate for row in members),
     )
 
 

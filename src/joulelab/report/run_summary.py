@@ -394,7 +394,8 @@ def make_summary_table(rows: Sequence[EnergyRow], whole: Quantity, phases: Seque
     for phase in phases:
         label = fmt.shorten_middle(phase.label + (" (open)" if phase.open_end else ""), MOST_OF_NAME)
         mean_w = divide_by_time(phase.energy, phase.duration_s)
-        cells = [label, phase.energy, _format_share(phase.energy, whole), mean_w, *([""] if has_peak else [])]
+        used = None if phase.energy is None else MarkedCell(phase.energy, "~" if phase.estimate else "")
+        cells = [label, used, _format_share(phase.energy, whole), mean_w, *([""] if has_peak else [])]
         made.append(TableRow((*cells, fmt.format_duration(phase.duration_s)), depth=phase.depth))
     return make_table(columns, made)
 

@@ -263,7 +263,9 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
     made = []
     for r, mean_w in zip(rows, means, strict=True):
         cells: list[TableCell] = [r.label + (" (open)" if r.open_end else ""), fmt.format_duration(r.duration_s)]
-        cells += [r.energy, mean_w] if has_energy else []
+        mark = "~" if r.estimate else ""
+        energies = [figure if figure is None else MarkedCell(figure, mark) for figure in (r.energy, mean_w)]
+        cells += energies if has_energy else []
         cells += [_share_work(r, kind, has_energy=has_energy) for kind in kinds]
         cells += [None if r.gpu_load is None else format_load(r.gpu_load)] if has_load else []
         depth = min(r.depth, MOST_DEPTH)

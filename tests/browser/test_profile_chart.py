@@ -108,8 +108,8 @@ def test_read_and_zoom(shown: Callable[..., Page]) -> None:
     k = int(50.4 - data["from_s"])
     mean, low, high = (values(data, "node.ac", kind)[k] for kind in ("mean", "low", "high"))
     tip = page.inner_text(".tip")
-    assert f"{mean:.0f} W" in tip
-    assert f"{low:.0f} – {high:.0f}" in tip
+    assert f"{mean:,.0f} W" in tip
+    assert f"{low:,.0f} – {high:,.0f}" in tip
     assert "train / epoch 2" in tip
     assert tip.startswith("0:50")
     assert page.said == []

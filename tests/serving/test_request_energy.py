@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from joulelab.analysis.analyse import find_span, load_joined
 from joulelab.core.errors import ConfigError
 from joulelab.report.messages import word_note
 from joulelab.report.terminal import write_blocks
 from joulelab.serving.messages import MESSAGES
-from joulelab.serving.request_energy import attribute_run, divide_energy, measure_scope, write_requests
+from joulelab.serving.request_energy import _choose_curve, attribute_run, divide_energy, measure_scope, write_requests
 from joulelab.serving.request_records import list_requests
 from joulelab.serving.serving_tables import lay_out_requests, list_attribution_notes, list_request_facts
 from joulelab.store.run_reader import open_run
@@ -107,3 +108,17 @@ def test_a_server_without_usage_is_divided_by_time(served):
     assert (found.prefill_token, found.requests[0].energy.expanded) == (None, None)
     whole = sum(one.energy.value for one in found.requests) + found.idle.value + found.unassigned_j
     assert whole == pytest.approx(found.measured.value, rel=1e-9)
+
+
+def test_a_faster_meter_shows_when_energy_was_used_if_the_best_one_is_slow(served):
+    with open_run(served.run) as run:
+        span = find_span(run, list(run.events()))
+        scope = next(one for one in load_joined(run, span).scopes if one.scope == "gpu:0")
+    fast, a_ns, b_ns = scope.best, span.start_ns, span.end_ns
+    slow = replace(fast, stream=replace(fast.stream, period_s=1.0))
+    assert _choose_curve(replace(scope, channels=(fast, slow)), a_ns, b_ns) == (fast, 1.0)
+    channel, factor = _choose_curve(replace(scope, channels=(slow, fast)), a_ns, b_ns)
+    assert channel is fast
+    assert factor == pytest.approx(1.0)
+    frozen = replace(fast, frozen=True)
+    assert _choose_curve(replace(scope, channels=(slow, frozen)), a_ns, b_ns)[0] is slow

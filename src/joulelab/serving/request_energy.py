@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.analyse import RunSpan
-    from joulelab.analysis.channels import EnergyChannel
+    from joulelab.analysis.channels import EnergyChannel, ScopeChannels
     from joulelab.serving.energy_shares import Shares
     from joulelab.serving.request_records import Request
     from joulelab.store.run_reader import Run
@@ -54,6 +54,7 @@ UPDATES_PER_WINDOW = 10  # a window's energy is then off by at most a few percen
 LONGEST_WINDOW_S = 30.0  # a slower meter does not show which request used what
 MOST_WINDOWS = 5000  # more are merged: a day has windows of 17 s
 SHARED_KINDS = ("gain",)  # errors that scale with any part of the energy
+FEWEST_SEEN, MOST_OFF = 0.98, 0.1  # coverage, and difference from the best meter, of a faster one that guides it
 FEWEST_KNOWN = 0.9  # share of requests with known tokens below which energy is divided by time
 
 
@@ -196,9 +197,7 @@ def measure_scope(run: Run, scope: str | None = None) -> MeasuredScope:
     """
     span = find_span(run, list(run.events()))
     joined = load_joined(run, span)
-    measured = [
-        (name, [s.best for s in joined.scopes if find_family(s.scope) == f]) for name, f in _list_families(scope)
-    ]
+    measured = [(name, [s for s in joined.scopes if find_family(s.scope) == f]) for name, f in _list_families(scope)]
     found = next((each for each in measured if each[1]), None)
     if found is None:
         there = sorted({find_family(s.scope) for s in joined.scopes})
@@ -207,16 +206,37 @@ def measure_scope(run: Run, scope: str | None = None) -> MeasuredScope:
             why=f"the run has {', '.join(there) or 'no power meter'}", next="choose another --scope",
             code="config.unknown-scope",
         )  # fmt: skip
-    name, channels = found
-    update_s = max(max(channel.update_s, channel.step_s) for channel in channels)
+    name, scopes = found
+    curves = [_choose_curve(one, span.start_ns, span.end_ns) for one in scopes]
+    update_s = max(_find_update(channel) for channel, _ in curves)
     edges = _cut_windows(span, update_s)
     spans = [(int(a), int(b)) for a, b in pairwise(edges)]
-    energy = np.array([sum(channel.energy(*span).value for channel in channels) for span in spans])
-    whole = add_quantities(channel.energy(int(edges[0]), int(edges[-1])) for channel in channels)
+    energy = np.array([sum(channel.energy(*span).value * factor for channel, factor in curves) for span in spans])
+    whole = add_quantities(one.best.energy(span.start_ns, span.end_ns) for one in scopes)
     windows = EnergyWindows(edges, np.asarray(energy, dtype=np.float64))
-    return MeasuredScope(
-        name, find_family(channels[0].stream.scope), whole, windows, _find_idle(channels, span), update_s
-    )
+    return MeasuredScope(name, find_family(scopes[0].scope), whole, windows, _find_idle(curves, span), update_s)
+
+
+def _find_update(channel: EnergyChannel) -> float:
+    return max(channel.update_s, channel.step_s)
+
+
+def _choose_curve(scope: ScopeChannels, a_ns: int, b_ns: int) -> tuple[EnergyChannel, float]:
+    """Return the channel that shows when energy was used, and the factor that makes its total that of the best one.
+
+    It is the best one, unless that is too slow for short windows and a faster meter agrees with it.
+    """
+    best = scope.best
+    if UPDATES_PER_WINDOW * _find_update(best) <= WINDOW_S:
+        return best, 1.0
+    total = best.energy(a_ns, b_ns).value
+    for channel in sorted(scope.channels[1:], key=_find_update):
+        if _find_update(channel) >= _find_update(best) or channel.coverage(a_ns, b_ns) < FEWEST_SEEN:
+            continue
+        own = channel.energy(a_ns, b_ns).value
+        if own > 0 and not channel.frozen and not channel.spec.estimate and abs(total / own - 1) <= MOST_OFF:
+            return channel, total / own
+    return best, 1.0
 
 
 def _list_families(scope: str | None) -> list[tuple[str, str]]:
@@ -232,11 +252,11 @@ def _cut_windows(span: RunSpan, update_s: float) -> Any:
     return np.linspace(span.start_ns, span.end_ns, count + 1).astype(np.int64)
 
 
-def _find_idle(channels: Sequence[EnergyChannel], span: RunSpan) -> IdlePower | None:
+def _find_idle(curves: Sequence[tuple[EnergyChannel, float]], span: RunSpan) -> IdlePower | None:
     if span.idle is None or span.idle[1] <= span.idle[0]:
         return None
     seconds = (span.idle[1] - span.idle[0]) * 1e-9
-    idle = add_quantities(channel.energy(*span.idle) for channel in channels) * (1 / seconds)
+    idle = add_quantities(channel.energy(*span.idle) * factor for channel, factor in curves) * (1 / seconds)
     # The meter's own errors are the same in idle time and under load: they are no error of the difference.
     return IdlePower(idle.value, idle.without("gain", "offset", "lag", "unseen", "in-step").u, "before")
 

@@ -12,6 +12,7 @@ from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.results_file import make_head
+from joulelab.analysis.work_channels import WORK_QUANTITY
 from joulelab.core.spec import Spec, Stream
 from joulelab.report.messages import word_check
 
@@ -200,6 +201,16 @@ def test_processes_that_were_there_before_are_not_the_workloads(folder):
     folder.event(17.0, "process", scope="gpu:0", pids=[99])  # after the end
     found = only(folder, "other-processes")
     assert (found.scope, found.numbers) == ("gpu:0", {"processes": 1})
+
+
+def test_a_server_whose_counters_are_recorded_is_no_stranger(folder):
+    steady(folder).event(1.0, "process", scope="gpu:0", pids=[11]).event(5.0, "workload", pid=77)
+    tokens = Stream("server", "server", "server", 0.1, (Spec("output_tokens", WORK_QUANTITY, "1", "counter"),))
+    folder.add("inference", tokens, T, 10.0 * T)
+    found = only(folder, "other-processes.server")
+    assert (found.status, found.numbers) == ("note", {"processes": 1})
+    folder.event(7.0, "process", scope="gpu:0", pids=[11, 12])  # this one came during the run
+    assert only(folder, "other-processes").numbers == {"processes": 2}
 
 
 def test_processes_that_come_meanwhile(folder):

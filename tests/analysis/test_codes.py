@@ -18,6 +18,7 @@ impossible-power.wrong-unit included.overhead included.pue in-step.meter in-step
 joined-apart joined-failed joined-other-command keeper
 late meters-disagree
 not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
+other-processes.server
 paused power-meter quality
 recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing silent-meter slow-refresh source
 stuck-meter supply-efficiency

@@ -193,17 +193,22 @@ def _check_other_processes(run: RunEvidence) -> Iterator[Check]:
     ours = {int(p) for e in run.list_events("tree") for p in e.get("pids", ())}
     ours |= {int(e["pid"]) for e in run.list_events("workload") if "pid" in e}
     foreign: dict[str, set[int]] = {}
+    first: dict[str, set[int]] = {}
     for event in sorted(run.list_events("process"), key=lambda e: int(e["t"])):
         others = {int(p) for p in event.get("pids", ())} - ours
         scope, t = run.name_place(event.get("host"), event.get("scope", "")), int(event["t"])
         if t < run.start_ns:  # the last ones before the start are there at the start
-            foreign[scope] = others
+            foreign[scope] = first[scope] = others
         elif t <= run.end_ns:
             foreign.setdefault(scope, set()).update(others)
     for scope, pids in foreign.items():
         if pids:
             texts = {"pids": ", ".join(str(p) for p in sorted(pids)[:MOST_PIDS])}
-            yield Check("other-processes", "warning", scope, {"processes": len(pids)}, texts)
+            # A server whose counters were recorded does the work of the run, and was there before it.
+            if run.counted and pids <= first.get(scope, set()):
+                yield Check("other-processes.server", "note", scope, {"processes": len(pids)}, texts)
+            else:
+                yield Check("other-processes", "warning", scope, {"processes": len(pids)}, texts)
 
 
 # Power caps.

@@ -307,6 +307,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: also used by {processes:other process} (PID {pids})",
         "Run it again while no other process uses the device",
     ),
+    "other-processes.server": (
+        "note",
+        "{scope}: used by {processes:process} outside the run (PID {pids}): the server, if nothing else runs there",
+        "",
+    ),
     # Power caps.
     "cap.changed": ("warning", "{scope}: the cap changed during the run, between {low_w:W} and {high_w:W}", CAP_STATUS),
     "cap.vanished": (

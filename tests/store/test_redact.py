@@ -69,6 +69,7 @@ def test_known_and_random_tokens_go_wherever_they_stand(token: str) -> None:
 HARMLESS = [
     ["python", "train.py", "--lr", "3e-4", "--batch-size=64", "--epochs", "10"],
     ["train", "--max-tokens", "512", "--max_new_tokens=128", "--tokenizer", "bert-base", "--num-tokens", "5"],
+    ["joulelab", "serving", "load", "--prompt-tokens", "200", "--output-tokens", "100"],
     ["env", "COMPASS=north", "BYPASS=1", "MAX_TOKEN=5", "COMPASSES=2"],
     ["train", "--tokenizer-path", "/data/tok", "--author", "me", "--authors=you", "--bypass", "yes"],
     ["train", "--token-file", "/run/secrets/hf", "--tokens-per-batch=4096", "--pad-token-id", "0"],

@@ -33,9 +33,10 @@ _WORDS = (
     r"(?:pass(?:word|wd|phrase|code)?|pwd|secrets?|tokens?|credentials?|cookie|bearer|auth(?:orization|entication)?"
     r"|(?:api|wandb|access|account|secret|private|encryption|signing|license|ssh|service)[-_.]?keys?)"
 )
-# Words that make a name harmless although it contains a secret's word: --max-tokens 512, --tokenizer bert.
+# Words that make a name harmless although it contains a secret's word: --output-tokens 100, --tokenizer bert.
 _HARMLESS = re.compile(
-    r"(?:^|[-_.])(?:max|min|num|n|new|total|per|pad|eos|bos|unk|mask|special|skip|add|image|stop|prompt|batch|seq)"
+    r"(?:^|[-_.])(?:max|min|num|n|new|total|per|pad|eos|bos|unk|mask|special|skip|add|image|stop|prompt|batch|seq"
+    r"|input|output|completion|generated?|prefill|decode|cached)"
     r"[-_.a-z0-9]*tokens?(?:[-_.]|$)|tokens?[-_.](?:per|count|limit|len|length|id|ids|dropout|budget|size|type|file)\b|tokeniz|author(?!iz)",
     re.IGNORECASE,
 )

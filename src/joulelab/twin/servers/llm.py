@@ -41,6 +41,7 @@ WORD: Final = " twin"  # the text of every token that is answered
 # An iteration is planned this much before it begins: the lead of all changes of power, and time for a busy machine.
 LEAD_NS: Final = round(LEAD_S * NS)
 AHEAD_NS: Final = LEAD_NS + 5_000_000
+ROUNDING: Final = 1e-9  # of sums of shares
 CAPS_NS: Final = 20_000_000  # between two looks at the caps
 MOST_BODY: Final = 64 << 20
 HEADER_END: Final = b"\r\n\r\n"
@@ -140,6 +141,7 @@ class _ServedModel:
         self._caps_ns, self._cap_w = 0, math.inf
         self._mhz: int | None = None
         self._count = 0
+        self._due = dict.fromkeys(settings.list_shares(), 0.0)  # requests that shall meet each flaw, so far
         pair = read_clock_pair()
         self._utc_ns = pair.utc_ns - pair.mono_ns
         self.reset_metrics()
@@ -169,9 +171,12 @@ class _ServedModel:
         if self.settings.die_after and self._count > self.settings.die_after:
             os._exit(1)
         for flaw, share in self.settings.list_shares().items():
-            if math.floor(self._count * share) > math.floor((self._count - 1) * share):
-                return flaw
-        return None
+            self._due[flaw] += share
+        flaw = max(self._due, key=lambda name: self._due[name])
+        if self._due[flaw] < 1 - ROUNDING:
+            return None
+        self._due[flaw] -= 1
+        return flaw
 
     def add_answer(self, answer: _Answer) -> None:
         """Queue a request for the engine."""

@@ -30,6 +30,7 @@ SHORT = {
     "plan_when": [],
     "plan_queue": ["--cases", "5", "--jobs", "2000"],
     "serving": ["--scenarios", "10"],
+    "serving_http": ["--scenarios", "1"],
 }
 
 

@@ -102,8 +102,9 @@ def test_a_server_without_usage_is_divided_by_time(served):
     with open_run(served.run) as run:
         measured, requests = measure_scope(run), list_requests(run.marks())
     silent = [replace(request, prompt_tokens=None, output_tokens=None) for request in requests]
-    found = divide_energy(measured, silent)
+    found = divide_energy(measured, silent, by="team")
     assert found.by_time
+    assert {(one.prompt_tokens, one.output_tokens) for one in found.labels.values()} == {(None, None)}
     assert [note.code for note in found.notes] == ["no-usage"]
     assert (found.prefill_token, found.requests[0].energy.expanded) == (None, None)
     whole = sum(one.energy.value for one in found.requests) + found.idle.value + found.unassigned_j

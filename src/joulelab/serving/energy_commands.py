@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Meter
 
 WORK_KINDS = ("output_tokens", "prompt_tokens", "requests")
+MOST_COUNTS = 100  # kept to find the work at the time of the newest energy
 CLEAR_LINE = "\r\x1b[2K"
 
 
@@ -136,13 +138,13 @@ def _show_lines(run: Path | None, meter: Meter, for_s: float | None, every_s: fl
     begun = time.monotonic()
     host = None if run is None else LiveHost(run / get_host_name(), monotonic_ns(), over_s=every_s)
     watch = ServerWatch()
-    watch.add_counts(_read_counts(meter))
+    watch.add_counts(_read_counts(meter), monotonic_ns())
     is_line = sys.stdout.isatty() and not as_json
     try:
         while for_s is None or time.monotonic() - begun < for_s:
             left_s = math.inf if for_s is None else begun + for_s - time.monotonic()
             time.sleep(max(min(every_s, left_s), 0.0))
-            watch.add_counts(_read_counts(meter))
+            watch.add_counts(_read_counts(meter), monotonic_ns())
             watch.add_figures(None if host is None else _read_figures(host.read))
             if as_json:
                 print_json(watch.to_json(), one_line=True)
@@ -185,7 +187,8 @@ def _read_figures(read: Callable[[], LiveFigures | None]) -> LiveFigures | None:
 class ServerWatch:
     """Follow the counters of a server and the energy beside them; `work` and `energy_j` are since the start.
 
-    A counter that falls has begun again at zero: its count goes on.
+    A counter that falls has begun again at zero: its count goes on. The newest energy is older than the newest counts:
+    it is divided by the work at its own time, between the counts around it.
     """
 
     work: dict[str, float] = field(default_factory=dict)
@@ -197,9 +200,10 @@ class ServerWatch:
     _last: dict[str, float] = field(default_factory=dict)
     _before: tuple[float, dict[str, float]] = (0.0, {})
     _now: tuple[float, dict[str, float]] = (0.0, {})
+    _counts: deque[tuple[int, dict[str, float]]] = field(default_factory=lambda: deque(maxlen=MOST_COUNTS))
 
-    def add_counts(self, counts: Mapping[str, float]) -> None:
-        """Take the newest counters and states."""
+    def add_counts(self, counts: Mapping[str, float], t_ns: int) -> None:
+        """Take the newest counters and states, and the time at which they were read."""
         self.is_answering = bool(counts)
         for kind in WORK_KINDS:
             if kind in counts:
@@ -207,7 +211,21 @@ class ServerWatch:
                 rise = counts[kind] - last if counts[kind] >= last else counts[kind]
                 self.work[kind] = self.work.get(kind, 0.0) + rise
                 self._last[kind] = counts[kind]
+        if counts:
+            self._counts.append((t_ns, dict(self.work)))
         self.states = {name: value for name, value in counts.items() if name not in WORK_KINDS}
+
+    def _find_work(self, t_ns: int) -> dict[str, float]:
+        """Return the work until a time, by the counts around it."""
+        earlier = later = self._counts[0] if self._counts else (t_ns, dict(self.work))
+        for one in self._counts:
+            earlier, later = later, one
+            if one[0] >= t_ns:
+                break
+        length_ns = later[0] - earlier[0]
+        share = min(max((t_ns - earlier[0]) / length_ns, 0.0), 1.0) if length_ns > 0 else 1.0
+        begin = earlier[1]
+        return {kind: begin.get(kind, 0.0) + share * (work - begin.get(kind, 0.0)) for kind, work in later[1].items()}
 
     def add_figures(self, figures: LiveFigures | None) -> None:
         """Take the newest energy since the start."""
@@ -215,7 +233,7 @@ class ServerWatch:
             return
         self.energy_j, self.power_w = figures.energy["measured"].value, figures.power_w.get("measured", math.nan)
         self.seconds = figures.seconds
-        self._before, self._now = self._now, (self.energy_j, dict(self.work))
+        self._before, self._now = self._now, (self.energy_j, self._find_work(figures.at_ns))
 
     def find_unit_energy(self, kind: str, *, now: bool) -> float:
         """Return joules per unit of work, since the last line or since the start; NaN without work or energy."""

@@ -94,12 +94,12 @@ class RequestEnergy:
 
 @dataclass(frozen=True, slots=True)
 class LabelEnergy:
-    """Hold the sum over the requests with one value of a label."""
+    """Hold the sum over the requests with one value of a label; tokens are None if no request states them."""
 
     label: str
     requests: int
-    prompt_tokens: int
-    output_tokens: int
+    prompt_tokens: int | None
+    output_tokens: int | None
     energy: Quantity
 
 
@@ -171,7 +171,7 @@ def attribute_run(run: Run, *, scope: str | None = None, with_idle: bool = False
         known = sorted({name for request in requests for name in request.labels})
         raise ConfigError(
             f"no request has the label {by!r}", where=run.path.name,
-            next=f"use one of {', '.join(known)}" if known else "requests have labels by --header NAME=VALUE",
+            next=f"use one of {', '.join(known)}" if known else "label them when they are sent: --label NAME=VALUE",
             code="config.unknown-label",
         )  # fmt: skip
     measured = measure_scope(run, scope)
@@ -376,11 +376,16 @@ def _sum_labels(by: str, found: Attribution, shares: Shares, scale: Mapping[str,
         total, u = shares.sum_requests(places)
         terms = {source: share * total for source, share in scale.items()} | {f"share:{by}={value}": u}
         own = [found.requests[k].request for k in places]
-        prompt, output = sum(r.prompt_tokens or 0 for r in own), sum(r.output_tokens or 0 for r in own)
+        prompt, output = _sum_known(r.prompt_tokens for r in own), _sum_known(r.output_tokens for r in own)
         sums[value] = LabelEnergy(
             value, len(places), prompt, output, Quantity(total, terms, found.measured.known and not found.by_time)
         )
     return dict(sorted(sums.items(), key=lambda item: -item[1].energy.value))
+
+
+def _sum_known(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def write_requests(found: Attribution, path: Path) -> None:

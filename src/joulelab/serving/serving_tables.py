@@ -166,6 +166,7 @@ def _make_label_table(found: Attribution, by: str) -> Table:
     columns.append(scale_column("per request", "J", each))
     rows: list[tuple[TableCell, ...]] = []
     for one, per in zip(shown, each, strict=True):
-        counts = [fmt.format_amount(count) for count in (one.requests, one.prompt_tokens, one.output_tokens)]
+        numbers = (one.requests, one.prompt_tokens, one.output_tokens)
+        counts = [None if number is None else fmt.format_amount(number) for number in numbers]
         rows.append((one.label, *counts, one.energy, per))
     return make_table(columns, rows)

@@ -15,7 +15,7 @@ BAD = {
     "prose": "note     it is slow\n         -> wait until it has cooled",
     "4 notes": "note a\nwarning b\nnote c\nfailed d",
 }
-GOOD = """energy     4.8 ± 0.4 kJ (± 8 %), 20261116-105057-ba25 at 10.0.0.5/1e5
+GOOD = """energy     4.8 ± 0.4 kJ (± 8 %), 20261118-021632-7782 at 10.0.0.5/1e5
 note     Add a wall meter:
          -> joulelab meters
 joulelab: a message for a log is one line, however long it is: a terminal wraps it between its words

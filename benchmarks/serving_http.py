@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SCENARIOS, FIRST_SEED = 5, 2500
 MOST_RATE = 12.0  # requests/s that client and server stand on a busy core
-MOST_GPUS = 2
 MODELS = ("h100", "a100", "rtx6000")
 STEP_S, WARMUP_S = 14, 3
 LEAST_INSIDE = 0.95
@@ -42,7 +41,7 @@ LEAST_INSIDE = 0.95
 def run_scenario(seed: int, folder: Path) -> tuple[Path, list[dict[str, Any]]]:
     """Load the served model of a drawn scenario; return the run's folder and the true requests."""
     scenario = draw_scenario(seed)
-    settings = asdict(scenario.parameters) | {"gpus": min(scenario.parameters.gpus, MOST_GPUS)}
+    settings = asdict(scenario.parameters)
     factor = min(1.0, MOST_RATE / max(scenario.rates))
     rates = ",".join(f"{rate * factor:.3g}" for rate in scenario.rates[::2])
     lengths = [

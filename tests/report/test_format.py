@@ -228,3 +228,8 @@ def test_durations_read_back(seconds: float) -> None:
     back = sum(float(n) * units[u] for n, u in zip(parts[::2], parts[1::2], strict=True))
     # Days are told with hours, hours with minutes.
     assert math.isclose(back, seconds, rel_tol=5e-2, abs_tol=1e-12)
+
+
+def test_a_difference_without_a_known_interval_is_not_resolved() -> None:
+    assert [fmt.format_signed(2.0, u) for u in (math.nan, math.inf, 3.0)] == ["not resolved"] * 3
+    assert fmt.format_signed(0.31, 0.04) == "+0.31 ± 0.04"

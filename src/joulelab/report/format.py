@@ -188,8 +188,11 @@ def format_change(share: float, expanded: float | None, *, is_forecast: bool = F
 
 
 def format_signed(value: float, expanded: float, *, is_forecast: bool = False) -> str:
-    """Return a difference with its sign and interval: `+0.31 ± 0.04`; one that is smaller is `not resolved`."""
-    if abs(value) < expanded and not is_forecast:
+    """Return a difference with its sign and interval: `+0.31 ± 0.04`; one that is smaller is `not resolved`.
+
+    So is one whose interval is not known (NaN: it was without limit before it was stored).
+    """
+    if (math.isnan(expanded) or abs(value) < expanded) and not is_forecast:
         return NOT_RESOLVED
     text = " ± ".join(round_interval(value, expanded)) if expanded else format_number(value)
     return f"{'+' if value > 0 else ''}{text}"

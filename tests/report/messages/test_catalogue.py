@@ -68,7 +68,8 @@ def test_a_message_is_short_plain_and_has_a_next_step(message: Message) -> None:
         assert message.code in WITHOUT_NEXT
     else:
         assert message.code not in WITHOUT_NEXT
-    if message.subject in ("study", "comparison", "plan", "serving"):  # whole sentences; checks and lags stand after a name
+    # Whole sentences; checks and lags stand after a name.
+    if message.subject in ("study", "comparison", "plan", "serving"):
         assert message.text[-1] in ".]}"
     else:
         assert not message.text.endswith(".")

@@ -17,8 +17,8 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "no-usage": (
         "note",
-        "The energy is divided by time alone: the server reported no tokens for {unknown} of {requests:request}.",
-        "Let it report them (stream_options.include_usage), and measure again.",
+        "The energy is divided by time alone: the tokens of {unknown} of {requests:request} are not known.",
+        "The server must report them at the end of each answer (stream_options.include_usage).",
     ),
     "idle.fitted": (
         "note",

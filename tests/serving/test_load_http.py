@@ -71,10 +71,9 @@ def test_a_measured_load_has_the_energy_of_its_tokens(tmp_path: Path) -> None:
     result = load_result(folder)
     assert result.work["output_tokens"] == pytest.approx(8 * len(requests))
     assert result.work["requests"] == len(requests)
-    counted = {channel.name: channel.total.value for channel in result.work_channels}
-    assert counted["output_tokens"] >= 8 * len(
-        requests
-    )  # the server counts the request that asked for its abilities, too
+    counted = {channel.name: channel.total for channel in result.work_channels}["output_tokens"]
+    # The server counts the request that asked for its abilities, too; the edges of the count are uncertain.
+    assert abs(counted.value - 8 * len(requests)) <= (counted.expanded or 0.0) + 8
     assert [phase.name for phase in result.phases] == ["rate", "warm-up", "steady", "drain"] * 2
     assert result.facts["requests_failed"] == 0
     assert run("verify", str(folder)).returncode == 0

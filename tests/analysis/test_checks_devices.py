@@ -213,6 +213,16 @@ def test_a_server_whose_counters_are_recorded_is_no_stranger(folder):
     assert only(folder, "other-processes").numbers == {"processes": 2}
 
 
+def test_all_counters_of_a_server_that_started_again_are_in_one_warning(folder):
+    channels = tuple(Spec(name, WORK_QUANTITY, "1", "counter") for name in ("output_tokens", "requests"))
+    restarted = np.where(T < 6.0, 10.0 * T, T)
+    steady(folder).add("inference", Stream("server", "server", "server", 0.1, channels), T, restarted, restarted)
+    once = Stream("late", "late", "late", 0.1, channels[:1])
+    folder.add("other", once, T[:1], T[:1])  # one reading counts nothing
+    found = only(folder, "counter-reset")
+    assert (found.scope, found.texts) == ("server", {"channel": "output_tokens (and requests)"})
+
+
 def test_processes_that_come_meanwhile(folder):
     steady(folder).event(5.0, "workload", pid=77).event(6.0, "process", scope="gpu:1", pids=[*range(80, 90), 77])
     found = only(folder, "other-processes")

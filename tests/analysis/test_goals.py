@@ -9,7 +9,7 @@ from tests.analysis.studies import by_cap
 from tests.rows import every_row
 
 from joulelab.analysis.cell_metrics import summarise_cells
-from joulelab.analysis.goals import Goal, QualityLimit, choose_best
+from joulelab.analysis.goals import Goal, QualityLimit, choose_best, refuse_work_goal
 from joulelab.analysis.study_cells import CellMeans
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
@@ -65,6 +65,16 @@ def test_what_is_no_goal_is_refused(texts: tuple[str, ...], code: str) -> None:
         with pytest.raises(ConfigError) as caught:
             Goal.parse(text)
         assert caught.value.code == code, text
+
+
+def test_a_search_refuses_goals_by_work_and_limits_that_are_no_numbers() -> None:
+    refuse_work_goal(Goal.parse("energy"))
+    with pytest.raises(ConfigError) as refused:
+        refuse_work_goal(Goal.parse("j_per_output_token"))
+    assert refused.value.code == "config.goal-unknown"
+    with pytest.raises(ConfigError) as refused:
+        Goal.parse("energy@ttft_p99<1e")
+    assert refused.value.code == "config.goal-quality-limit"
 
 
 def _score(text: str, energy_ratio: float, time_ratio: float) -> float:

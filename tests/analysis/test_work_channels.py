@@ -52,7 +52,9 @@ def test_counted_work_fills_kinds_that_no_process_reported():
         [make_curve([0, 10, 20, 30, 40]), make_curve([0, 1, 2, 3, 4], "requests")], 0, 4 * NS, [phase]
     )
     assert sum_work_channels(channels)["output_tokens"].value == 40
-    (filled,) = fill_phase_work([phase], channels, ["output_tokens"])
+    unknown = PhaseResult("drain", "drain", None, 3.0, 1.0, {}, {}, number=1)
+    filled, same = fill_phase_work([phase, unknown], channels, ["output_tokens"])
+    assert same is unknown
     assert filled.work == {"output_tokens": 20.0, "requests": 3.0}
     assert add_counted_work({"requests": 7.0}, {"requests": Quantity(4.0), "output_tokens": Quantity(0.0)}) == {
         "requests": 7.0

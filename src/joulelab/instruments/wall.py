@@ -114,6 +114,26 @@ def label_of(config: Mapping[str, Any]) -> str:
     return str(config.get("label") or "meter")
 
 
+def read_server_url(config: Mapping[str, Any], usual_port: int) -> str:
+    """Return `address` as the URL of a server, http:// if it names no scheme. Raises ConfigError."""
+    from urllib.parse import urlsplit
+
+    label = label_of(config)
+    refuse_login(config)
+    given = (text(label, config, "address") or "").strip()
+    given = given if "://" in given or not given else f"http://{given}"
+    try:
+        parts = urlsplit(given)
+        is_server = parts.scheme in ("http", "https") and parts.hostname and not parts.query and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        is_server = False
+    if not is_server:
+        what = "address is not a server's" if given else "no address is given"
+        advice = f'set address = "http://HOST:{usual_port}"'
+        raise ConfigError(what, where=f"meter {label}", next=advice, code="config.address")
+    return given.rstrip("/")
+
+
 def address(config: Mapping[str, Any], default_port: int) -> tuple[str, int]:
     """Return host and port of `address`: `pdu1`, `10.0.0.5:1161`, `[fe80::1]:161`. Raises ConfigError."""
     label = label_of(config)

@@ -144,18 +144,6 @@ def _choose_preset(shown: Sequence[ShownSample], named: str | None, label: str) 
 
 def _read_url(config: Mapping[str, Any]) -> tuple[str, str]:
     """Return the base address and the path of the metrics. Raises ConfigError."""
-    label = wall.label_of(config)
-    wall.refuse_login(config)
-    given = (text(label, config, "address") or "").strip()
-    given = given if "://" in given or not given else f"http://{given}"
-    try:
-        parts = urlsplit(given)
-        is_server = parts.scheme in ("http", "https") and parts.hostname and not parts.query and parts.port != 0
-    except ValueError:  # brackets that do not close, a port that is no number
-        is_server = False
-    if not is_server:
-        what = "address is not a server's" if given else "no address is given"
-        advice = 'set address = "http://HOST:8000"'
-        raise ConfigError(what, where=f"meter {label}", next=advice, code="config.address")
+    parts = urlsplit(wall.read_server_url(config, 8000))
     path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
     return f"{parts.scheme}://{parts.netloc}", f"{path}/metrics"

@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from joulelab.core.errors import ConfigError
 from joulelab.instruments import wall
@@ -94,7 +93,7 @@ def read_settings(config: Mapping[str, Any]) -> PrometheusSettings:
     check_keys("prometheus", config, CONFIG)
     label = wall.label_of(config)
     where = f"meter {label}"
-    _read_url(config)
+    wall.read_server_url(config, 9090)
     _read_auth(config)
     _read_trust(config)
     seconds(label, config, "modulus_j", 1.0)
@@ -128,7 +127,7 @@ def open_client(settings: PrometheusSettings) -> PrometheusClient:
     """Return a client of the server; nothing is sent yet. Raises ConfigError, MissingDependency."""
     verify, fingerprint = _read_trust(settings.config)
     client = HttpClient(
-        _read_url(settings.config),
+        wall.read_server_url(settings.config, 9090),
         auth=_read_auth(settings.config),
         timeout_s=settings.timeout_s,
         verify=verify,
@@ -137,23 +136,6 @@ def open_client(settings: PrometheusSettings) -> PrometheusClient:
         limit_b=LIMIT_B,
     )
     return PrometheusClient(client, settings.label)
-
-
-def _read_url(config: Mapping[str, Any]) -> str:
-    label = wall.label_of(config)
-    wall.refuse_login(config)
-    given = (text(label, config, "address") or "").strip()
-    given = given if "://" in given or not given else f"http://{given}"
-    try:
-        parts = urlsplit(given)
-        is_server = parts.scheme in ("http", "https") and parts.hostname and not parts.query and parts.port != 0
-    except ValueError:  # brackets that do not close, a port that is no number
-        is_server = False
-    if not is_server:
-        what = "address is not a server's" if given else "no address is given"
-        advice = 'set address = "http://HOST:9090"'
-        raise ConfigError(what, where=f"meter {label}", next=advice, code="config.address")
-    return given.rstrip("/")
 
 
 def _read_trust(config: Mapping[str, Any]) -> tuple[bool | str, str | None]:

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start thousands of processes: each would compile all that it imports where the environment forbids to keep it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs dist screenshots all-output quick quick-covered frameworks-covered test test-all check format benchmarks install install-dev system clean
+.PHONY: demo docs dist screenshots all-output quick quick-covered frameworks-covered system-covered test test-all check format benchmarks install install-dev system clean
 
 # About a minute, on a simulated node; the installation comes the first time only. Results go to joulelab-demo/.
 demo: $(VENV)/installed-demo
@@ -20,24 +20,27 @@ QUICK := not system and not campaign
 quick: install-dev
 	@$(PYTEST) -q -n 2 -m "$(QUICK)" --timeout=120
 
-# What CI runs: the linters and the tests of frameworks beside the quick tier, then the rest, most of which waits for
-# servers: five fit on two cores. Only two processes import torch; each part keeps a coverage file of its own.
+# What CI runs: four parts side by side, because most system tests wait for servers while the others compute. Each part
+# prints when it ends, and keeps a coverage file of its own. Only two processes import torch.
 COVERED := $(VENV)/coverage.json
 SYSTEM := system and not campaign
 FRAMEWORKS := tests/workloads tests/integrations
 test: install-dev system
 	@rm -f .coverage*
-	@$(MAKE) --no-print-directory -j 3 --output-sync frameworks-covered check quick-covered
-	@COVERAGE_FILE=$(CURDIR)/.coverage-system $(PYTEST) -q -n 5 -m "$(SYSTEM)" $(FRAMEWORKS:%=--ignore=$(CURDIR)/%) --durations=10 --cov --cov-report=
+	@echo "four parts run side by side, for about nine minutes; each prints its result when it ends"
+	@$(MAKE) --no-print-directory -j 4 --output-sync system-covered frameworks-covered quick-covered check
 	@$(BIN)/coverage combine -q .coverage-*
 	@$(BIN)/coverage json -q -o $(COVERED)
 	@$(BIN)/python tests/coverage_floor.py $(COVERED)
 
 quick-covered: install-dev
-	@COVERAGE_FILE=$(CURDIR)/.coverage-quick $(PYTEST) -q -n 2 -m "$(QUICK)" --timeout=120 --cov --cov-report=
+	@COVERAGE_FILE=$(CURDIR)/.coverage-quick $(PYTEST) -q -n 2 -m "$(QUICK)" --cov --cov-report=
 
 frameworks-covered: install-dev
 	@COVERAGE_FILE=$(CURDIR)/.coverage-frameworks $(PYTEST) -q -n 2 -m "$(SYSTEM)" $(FRAMEWORKS) --durations=5 --cov --cov-report=
+
+system-covered: install-dev
+	@COVERAGE_FILE=$(CURDIR)/.coverage-system $(PYTEST) -q -n 4 -m "$(SYSTEM)" $(FRAMEWORKS:%=--ignore=$(CURDIR)/%) --durations=10 --cov --cov-report=
 
 # Kills, fuzzing, coverage of intervals, what needs real time to pass; and all of hypothesis' tests with new examples.
 test-all: test

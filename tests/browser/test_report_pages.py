@@ -93,7 +93,7 @@ def test_a_study_can_be_read_and_runs_nothing(
     page = open_page()
     _opened(page, study)
     assert page.locator("section#metrics svg").first.is_visible()
-    assert page.locator("section#maps svg").count() == 3
+    assert page.locator("section#maps svg:visible").count() == 3
     assert axe(page) == []
     page.emulate_media(color_scheme="dark")
     assert axe(page, "section#maps") == []
@@ -102,9 +102,17 @@ def test_a_study_can_be_read_and_runs_nothing(
     for details in page.locator("details").all():
         details.locator("summary").first.click()
     _made_narrow(page)
+    # Charts are drawn for a narrow page: none is cut, scrolled, or so small that it cannot be read.
+    charts = page.locator("svg.chart:visible")
+    sizes = charts.evaluate_all(
+        "all => all.map(e => [e.getBoundingClientRect().right, e.clientWidth / e.viewBox.baseVal.width])"
+    )
+    assert len(sizes) > 10
+    assert max(right for right, _ in sizes) <= 360
+    assert min(scale for _, scale in sizes) > 0.8
     # No two texts of a map cover each other.
     boxes = (
-        page.locator("section#maps svg")
+        page.locator("section#maps svg:visible")
         .first.locator("text")
         .evaluate_all("all => all.map(e => e.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom])")
     )

@@ -1,7 +1,8 @@
 """Make the pictures of the documents: `make screenshots`. They show twins, and say so; a minute or two.
 
-`python -m tests.docs.screenshots --look DIR` takes every page in light, in dark and 400 pixels wide into DIR instead;
-`--studies DIR` keeps the studies there, and uses those of an earlier call.
+`python -m tests.docs.screenshots --look DIR` takes every page, with cost and CO2e, in light, in dark and 400 pixels
+wide into DIR instead, long pages in parts; `--only run,study` takes some of them. `--studies DIR` keeps the studies
+there, and uses those of an earlier call.
 """
 
 from __future__ import annotations
@@ -33,8 +34,13 @@ IMAGES = ROOT / "docs" / "images"
 JOULELAB = [sys.executable, "-m", "joulelab"]
 WIDE, HIGH = 1280, 860
 LOOKS = (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("400", 400, "light"))  # name, width, colours
-MOST_HIGH = 2400  # pixels of a page that are taken
+PART_HIGH, MOST_PARTS = 2000, 6  # pixels of a picture; parts of a long page
 DOCS_SITE = ROOT / ".docs-site"
+DOCS_PAGES = {"docs": "index", "docs-quick-start": "quick-start/ml-engineer", "docs-how-to": "how-to/serve"}
+DOCS_PAGES |= {"docs-reference": "reference/messages"}
+SITE = '[site]\nzone = "DE"\nprice = "0.30 EUR"\npue = 1.2\n'
+SIZE = "() => [document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight]"
+SCROLLED = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.ariaLabel)"
 COLUMNS = 88
 WATCHED_S = 24  # what the terminal view has seen when it is shown
 TERMINAL = (
@@ -48,6 +54,13 @@ def joulelab(*words: str | Path) -> str:
     """Run a command of ours and return what it printed."""
     done = subprocess.run([*JOULELAB, *map(str, words)], check=True, capture_output=True, text=True)
     return done.stdout.strip()
+
+
+def set_site(folder: Path) -> None:
+    """Set a site for the commands that follow, so that pages have cost and CO2e."""
+    file = folder / "joulelab.toml"
+    file.write_text(SITE)
+    os.environ["JOULELAB_CONFIG"] = str(file)
 
 
 def studies(folder: Path) -> None:
@@ -110,14 +123,18 @@ def take_looks(browser: Browser, pages: dict[str, str], folder: Path) -> None:
             page = browser.new_page(viewport={"width": width, "height": HIGH}, color_scheme=scheme)  # type: ignore[arg-type]
             page.goto(address)
             page.wait_for_timeout(1500)
-            size = "() => [document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight]"
-            beyond, high = page.evaluate(size)
-            clip = {"x": 0, "y": 0, "width": width, "height": min(high, MOST_HIGH)}
-            page.screenshot(path=folder / f"{name}-{look}.png", full_page=True, clip=clip)  # type: ignore[arg-type]
-            scrolled = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.ariaLabel)"
-            print(
-                f"{name}-{look}: {max(beyond, 0)} px beyond;", *page.locator(".scroll").evaluate_all(scrolled), sep=" "
-            )
+            if name == "list-selected":
+                for box in page.locator("input[name=run]").all()[:3]:
+                    box.check()
+                page.locator("#sums dt").first.wait_for()
+            beyond, high = page.evaluate(SIZE)
+            for part in range(min(-(-high // PART_HIGH), MOST_PARTS)):
+                top = part * PART_HIGH
+                clip = {"x": 0, "y": top, "width": width, "height": min(high - top, PART_HIGH)}
+                file = folder / f"{name}-{look}{f'-{part + 1}' if part else ''}.png"
+                page.screenshot(path=file, full_page=True, clip=clip)  # type: ignore[arg-type]
+            scrolled = page.locator(".scroll").evaluate_all(SCROLLED)
+            print(f"{name}-{look}: {high} px high, {max(beyond, 0)} px beyond;", *scrolled)
             page.close()
 
 
@@ -154,6 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--studies", type=Path)
     parser.add_argument("--look", type=Path)
+    parser.add_argument("--only", type=lambda text: text.split(","))
     given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -166,6 +184,8 @@ def main() -> None:
         store, runs = given.studies or folder / "studies", folder / "runs"
         studies(store)
         runs.mkdir()
+        if given.look:
+            set_site(folder)
         trainings = [run for study in sorted(store.iterdir()) for run in runs_of(study)[:12]]
         for run in trainings:
             as_one_of_its_own(shutil.copytree(run, runs / run.name))
@@ -178,10 +198,12 @@ def main() -> None:
         browser = started.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         with dashboard(runs, store) as address:
             if given.look:
-                first = min(runs.iterdir()).name
                 pages = {"run": report.as_uri(), "comparison": comparison.as_uri(), "study": study.as_uri()}
-                pages |= {"list": address, "list-run": f"{address}runs/{first}", "studies": f"{address}studies"}
-                pages |= {"docs": (DOCS_SITE / "index.html").as_uri()} if DOCS_SITE.exists() else {}
+                pages |= {"list": address, "list-selected": address, "studies": f"{address}studies"}
+                pages |= {"list-study": f"{address}studies/bnl-bnl-h100"}
+                if DOCS_SITE.exists():
+                    pages |= {name: (DOCS_SITE / f"{page}.html").as_uri() for name, page in DOCS_PAGES.items()}
+                pages = {name: page for name, page in pages.items() if given.only is None or name in given.only}
                 take_looks(browser, pages, given.look)
                 return
             picture(browser, address, "dashboard")

@@ -567,6 +567,7 @@ def _make_plain(value: Any) -> Any:
         return [_make_plain(v) for v in value]
     if isinstance(value, CellMetrics):
         computed = {"n": value.n, "data": value.data, "uncapped": value.uncapped, "doubts": value.doubts}
+        computed["footprint"] = value.footprint and _make_plain(value.footprint.to_json())
         return computed | {k: _make_plain(getattr(value, k)) for k in value.__dataclass_fields__}
     if hasattr(value, "__dataclass_fields__"):
         return {k: _make_plain(getattr(value, k)) for k, each in value.__dataclass_fields__.items() if each.repr}

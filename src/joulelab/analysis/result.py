@@ -11,7 +11,7 @@ from joulelab.analysis.marked_phases import list_figure_kinds
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.core.text import finite_or_none
-from joulelab.site.footprint import Footprint, Site, compute_footprint
+from joulelab.site.footprint import Footprint, Site, choose_site, compute_footprint
 
 Fact = str | int | float | bool
 CheckStatus = Literal["ok", "note", "warning", "failed"]
@@ -405,8 +405,8 @@ class Result:
         return None if self.energy is None else compute_footprint(self.energy, self.site)
 
     def with_site(self, site: Site | None) -> Result:
-        """Return the result at a site; a site that the run recorded stays."""
-        return self if self.site is not None else replace(self, site=site)
+        """Return the result at its site, or at the one that is set now if the run recorded none."""
+        return replace(self, site=choose_site(self.site, site))
 
     @property
     def gpu_load(self) -> float | None:

@@ -25,7 +25,7 @@ from joulelab.analysis.result import Check, Fact, Result, make_plain
 from joulelab.core.errors import JoulelabError
 from joulelab.core.text import finite_or_none
 from joulelab.core.version import __version__
-from joulelab.site.footprint import Footprint, Site, compute_from_interval
+from joulelab.site.footprint import Footprint, Site, choose_site, compute_from_interval
 from joulelab.store.documents import LARGEST_DOCUMENT, decode_json
 from joulelab.store.manifest import compute_fingerprint
 from joulelab.store.run_folder import RunState, read_run_state
@@ -93,8 +93,8 @@ class ResultHead:
         return compute_from_interval(self.energy["value"], self.energy["expanded"], self.site)
 
     def with_site(self, site: Site | None) -> ResultHead:
-        """Return the head at a site; a site that the run recorded stays."""
-        return self if self.site is not None else dataclasses.replace(self, site=site)
+        """Return the head at its site, or at the one that is set now if the run recorded none."""
+        return dataclasses.replace(self, site=choose_site(self.site, site))
 
     def to_json(self) -> Row:
         """Return the plain values that lists show."""

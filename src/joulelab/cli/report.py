@@ -187,7 +187,7 @@ def _make_report(target: ReportTarget) -> Report:
     if target.study is not None:
         from joulelab.report.page.study_page import report_study
 
-        return report_study(target.study, target.plan)
+        return report_study(target.study, target.plan, site=load_current_site())
     if len(target.runs) == 1:
         from joulelab.report.page.run_page import open_run_report
 

@@ -148,14 +148,17 @@ def describe_comparison(places: Sequence[Place], site: Site | None = None) -> di
     return compare_runs(first, second).to_json()
 
 
-def describe_study(study: StudyEntry, place: Place) -> dict[str, Any]:
-    """Return the results of a study so far, and its slots with the ids of their runs. Raises JoulelabError, OSError."""
+def describe_study(study: StudyEntry, place: Place, site: Site | None = None) -> dict[str, Any]:
+    """Return the results of a study so far, and its slots with the ids of their runs.
+
+    `site` is the one that is set now, for runs that recorded none. Raises JoulelabError, OSError.
+    """
     from joulelab.report.result_json import describe_summary
     from joulelab.report.study_summary import summarise_study
     from joulelab.study.folder import open_study
 
     check_inside(place)
-    results, summary = summarise_study(open_study(study.folder))
+    results, summary = summarise_study(open_study(study.folder), site=site)
     ids = {(place.cell, place.slot): place.id for place in study.places}
     rows = [row | {"id": ids.get((row["cell"], row["slot"]))} for row in results.rows]
     plain = describe_summary(summary)

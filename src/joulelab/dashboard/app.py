@@ -150,9 +150,8 @@ class Dashboard:
     async def api_study(self, request: Request) -> Response:
         """Answer with the results of a study as JSON."""
         study = self._find_study(request)
-        body = await self._work_on(
-            ("study json", study.id), lambda: api.encode_json(api.describe_study(study, self._find_folder(study)))
-        )
+        make = partial(api.describe_study, study, self._find_folder(study), self.index.site)
+        body = await self._work_on(("study json", study.id), lambda: api.encode_json(make()))
         return await self._send_packed(request, body, JSON)
 
     async def login(self, request: Request) -> Response:
@@ -252,9 +251,8 @@ class Dashboard:
 
         def make_page() -> tuple[bytes, bool]:
             check_inside(self._find_folder(study))
-            page = replace(
-                open_study_report(study.folder, link=self._link_run).make_page(), live=study.status == "live"
-            )
+            report = open_study_report(study.folder, link=self._link_run, site=self.index.site)
+            page = replace(report.make_page(), live=study.status == "live")
             more = [(f"/api/studies/{study.id}", "JSON"), (f"/?study={study.id}", "Its runs")]
             text = frame.write_page(page, frame.write_navigation("", token=self._token, more=more))
             return text.encode(errors="replace"), page.live

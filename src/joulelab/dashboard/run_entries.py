@@ -18,7 +18,7 @@ from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.quantity import Quantity
 from joulelab.report.messages import word_check
 from joulelab.report.run_summary import choose_work_kinds
-from joulelab.site.footprint import compute_footprint, restore_site
+from joulelab.site.footprint import choose_site, compute_footprint, restore_site
 from joulelab.store.documents import read_document
 from joulelab.store.manifest import compute_fingerprint
 from joulelab.store.run_folder import RunState, read_end, read_meta, read_run_state
@@ -300,7 +300,7 @@ def _make_begun(place: Place, site: Site | None) -> Entry:
         status=_name_status(state, end.get("outcome"), end.get("exit_code")),
         workload=_name_workload(known, {}),
         start_utc=make_stub(place).start_utc,
-        site=restore_site((meta.get("options") or {}).get("site")) or site,
+        site=choose_site(restore_site((meta.get("options") or {}).get("site")), site),
         text=_make_text(place, known, {}),
     )
 

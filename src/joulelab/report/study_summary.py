@@ -15,6 +15,7 @@ from joulelab.report.format import NOT_RESOLVED, name_twins
 from joulelab.report.run_tables import RATED_ADVICE, format_ratio
 from joulelab.report.study_tables import name_plain_cell
 from joulelab.report.tables import Column, Table, make_table, scale_column
+from joulelab.site.footprint import choose_site
 from joulelab.store.run_folder import read_meta
 from joulelab.study.matrix import list_simulated
 
@@ -47,8 +48,7 @@ def summarise_study(study: Study, plan: Plan | None = None, site: Site | None = 
     planned = {cell.key: cell for cell in plan.cells} if plan else {}
     cells = planned if plan is not None and plan.file is not None else None
     results = gather_results(study, scope=data["scope"], work=work, planned=planned, cells=cells)
-    if site is not None:
-        results.cells = [_set_site(cell, replace(site, is_recorded=False)) for cell in results.cells]
+    results.cells = [_set_site(cell, site) for cell in results.cells]
     goals = [Goal.parse(text) for text in data["goals"]]
     kinds = [data["per"]] if data.get("per") else list(dict.fromkeys(pattern.name for pattern in work))
     summary = summarise_cells(results.cells, goals=goals, reference=data["reference"] or None, per=kinds)
@@ -63,8 +63,8 @@ def summarise_study(study: Study, plan: Plan | None = None, site: Site | None = 
     return results, replace(summary, notes=(*notes, *precision, *summary.notes))
 
 
-def _set_site(cell: Cell, site: Site) -> Cell:
-    return replace(cell, trials=tuple(replace(trial, site=trial.site or site) for trial in cell.trials))
+def _set_site(cell: Cell, site: Site | None) -> Cell:
+    return replace(cell, trials=tuple(replace(trial, site=choose_site(trial.site, site)) for trial in cell.trials))
 
 
 def _list_precision(study: Study, results: Results, cells: Mapping[str, PlannedCell] | None) -> list[Note]:

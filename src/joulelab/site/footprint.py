@@ -90,6 +90,11 @@ def compute_from_interval(value_j: float, expanded_j: float | None, site: Site |
     return compute_footprint(Quantity(value_j, terms, expanded_j is not None), site)
 
 
+def choose_site(recorded: Site | None, current: Site | None) -> Site | None:
+    """Return the site of a run: the one that it recorded, else the one that is set now."""
+    return current if recorded is None else recorded
+
+
 def restore_site(values: object) -> Site | None:
     """Return the site that a run recorded, None if it recorded none or its values cannot be used.
 

@@ -10,6 +10,10 @@ from tests.rows import every_row
 from joulelab.report.charts.chart_model import (
     BarChart,
     ChartBar,
+    ChartCurve,
+    CurveChart,
+    HeatMap,
+    HeatTile,
     HistogramChart,
     StackChart,
     StackedBar,
@@ -17,6 +21,9 @@ from joulelab.report.charts.chart_model import (
     get_lower_end,
 )
 from joulelab.report.charts.svg_painter import (
+    LETTER,
+    MARGIN,
+    PHONE_WIDTH,
     ChartFrame,
     LegendKey,
     choose_step,
@@ -175,6 +182,35 @@ def test_a_histogram_shows_its_shares_and_marks() -> None:
     assert len(bars) == 2
     assert bars[1]["height"] / bars[0]["height"] == pytest.approx(4.0, rel=0.01)
     assert "max 300 W" in texts(paint_svg(chart))
+
+
+def test_every_kind_of_chart_fits_a_telephone() -> None:
+    name = "workload=resnet152-cifar10 batch=4096 phase=epoch"
+    bars = tuple(ChartBar(f"{name} {k}", 10.0 * k, 1.0, f"{1000 * k:,} ± 12") for k in range(1, 4))
+    curve = ChartCurve(name, (100.0, 260.0), (1.0, 2.0), (0.1, 0.1), best=0)
+    tiles = tuple(tuple(HeatTile(f"{k}.{n}", "", 0.5) for k in range(17)) for n in range(4))
+    caps = tuple(f"{100 + 10 * k} W" for k in range(17))
+    charts = (
+        BarChart("Energy", "about", "energy, kJ", bars),
+        BarChart("Gain", "about", "gain, %", bars, is_dotted=True, level=0.0),
+        StackChart("Parts", "about", "energy, kJ", (StackedBar(name, (StackPart(0, 5.0, ""),), "5 kJ"),), (name, "b")),
+        HistogramChart("Power", "about", "power, W", (0.0, 1000.0, 2000.0), (20.0, 80.0), ((name, 300.0),)),
+        CurveChart("energy", "Energy", "power cap, W", "energy, kJ", (curve, curve), ""),
+        HeatMap("energy", "Energy", "power cap", "GPUs", caps, ("1", "2", "4", "8"), tiles, "183 kJ", "843 kJ"),
+    )
+    for chart in charts:
+        image = ET.fromstring(paint_svg(chart, PHONE_WIDTH))
+        assert float(image.attrib["width"]) <= PHONE_WIDTH, chart.title
+        for node in image.iter("text"):
+            if node.get("transform"):
+                continue
+            wide, x = len(node.text or "") * LETTER, float(node.attrib["x"])
+            left = x - {"start": 0.0, "middle": wide / 2, "end": wide}[node.attrib["text-anchor"]]
+            assert left > -MARGIN, (chart.title, node.text)
+            assert left + wide < PHONE_WIDTH + MARGIN, (chart.title, node.text)
+    turned = texts(paint_svg(charts[-1], PHONE_WIDTH))
+    assert len([text for text in turned if "." in text]) == 4 * 17
+    assert set(caps) < set(turned)
 
 
 def test_hostile_names_are_text_and_nothing_else() -> None:

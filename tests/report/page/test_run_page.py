@@ -88,7 +88,7 @@ def test_a_run_has_all_its_sections(runs: Path) -> None:
     assert [i for i in ids(page) if i in expected] == expected
     assert ids(page)[-2:] == ["configuration", "recompute"]
     root = well_formed(page)
-    charts = [node.find("title") for node in root.iter("svg")]
+    charts = [node.find("title") for node in root.findall(".//div[@class='for-screen']/svg")]
     assert [c.text for c in charts if c is not None][:3] == [
         "Energy by scope",
         "Energy of each scope",
@@ -159,7 +159,7 @@ def test_simulated_runs_say_so_first(runs: Path) -> None:
     path = make_run(runs)
     result = replace(load_result(path), twin="gdansk-rtx6000")
     page = make_run_report(result, path, None).make_page()
-    assert body(page, "summary").startswith('<p class="note warn">simulated: twin gdansk-rtx6000')
+    assert body(page, "summary").startswith('<p class="note warn">Simulated: twin gdansk-rtx6000')
     assert "To measure again" not in body(page, "recompute")
     texts = {"channel": "power_w", "meter": "nvml"}
     check = Check("impossible-power.negative", "failed", "gpu:0", {"power_w": -9.0}, texts)

@@ -20,6 +20,7 @@ from joulelab.analysis.result import RatedDevice
 from joulelab.analysis.results_file import load_result, write_result
 from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
+from joulelab.report.charts.svg_painter import PHONE_WIDTH
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.run_page import open_run_report
 from joulelab.report.page.study_page import count_states, make_study_report, open_study_report, report_study
@@ -84,7 +85,18 @@ def test_the_page_has_every_part_and_is_well_formed(report: Report) -> None:
     assert page.title == "Study mine"
     assert page.subtitle == "1 slot: 1 done"
     assert not page.live
-    assert len(re.findall("<svg", write_offline_page(page))) >= 15
+    text = write_offline_page(page)
+    assert len(re.findall("<svg", text)) >= 15
+    # Every chart that is too wide for a telephone has a drawing for it, and none is in a part that scrolls.
+    drawn = ET.fromstring("".join(["<div>", *(section.body for section in page.sections), "</div>"]))
+    figures = [figure for figure in drawn.iter("figure") if figure.find(".//svg") is not None]
+    assert figures
+    for figure in figures:
+        narrow = figure.find("div[@class='for-phone']/svg")
+        picture = figure.find("svg") if narrow is None else narrow
+        assert picture is not None
+        assert float(picture.attrib["width"]) <= PHONE_WIDTH
+    assert not any(region.find(".//svg") is not None for region in drawn.iter("div") if region.get("class") == "scroll")
 
 
 def test_the_tables_are_those_of_the_terminal_and_the_papers(report: Report, summary: StudySummary) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 WIDTH, HEIGHT = 720.0, 320.0
+PHONE_WIDTH, PHONE_HEIGHT = 360.0, 340.0  # of the drawing for narrow pages, whose letters are as large as elsewhere
 COLOUR_COUNT = 8  # classes fill0 to fill7, line0 to line7
 LETTER = 7.1  # mean width of a letter in the wider of the usual fonts, at 12 pixels
 MARGIN, SWATCH, LINE = 8.0, 11.0, 17.0  # LINE: height of a line of text in a legend
@@ -47,7 +48,7 @@ DASHES = (None, "6 3", "8 3 2 3", "2 3")
 FRONT_LABELS = 12
 DESCRIBED_CURVES = 8
 TILE, TILE_HEIGHT, WIDE_TILES = 44.0, 34.0, 24  # more columns than WIDE_TILES: half as wide
-SCALE_WIDTH, SCALE_STEPS = 160.0, 10
+SCALE_WIDTH, LEAST_SCALE, SCALE_STEPS = 160.0, 60.0, 10
 MARK_SHAPES = {"best": "star", "tied": "ring", "reference": "square", "uncapped": "open"}
 # Where a name may stand beside its point, the best place first.
 NAME_PLACES = ((9, -5, "start"), (12, 4, "start"), (-9, 13, "end"), (9, 14, "start"), (-9, -5, "end"), (-12, 4, "end"))
@@ -63,7 +64,10 @@ POINT_SHAPES = tuple(POINT_CORNERS)
 
 
 def paint_svg(chart: StaticChart, width: float = WIDTH, height: float = CURVE_HEIGHT) -> Html:
-    """Draw a chart as SVG. `height` (pixels) applies to curves only; other charts take the height that they need."""
+    """Draw a chart as SVG. `height` (pixels) applies to curves only; other charts take the height that they need.
+
+    Up to PHONE_WIDTH, names of bars stand above them, and a wide heat map is turned.
+    """
     match chart:
         case BarChart():
             return _draw_upright_bars(chart, width) if chart.is_upright else _draw_bars(chart, width)
@@ -74,7 +78,7 @@ def paint_svg(chart: StaticChart, width: float = WIDTH, height: float = CURVE_HE
         case CurveChart():
             return _draw_curves(chart, width, height)
         case HeatMap():
-            return _draw_heat_map(chart)
+            return _draw_heat_map(chart, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +240,10 @@ def _lay_out_legend(keys: Sequence[LegendKey], room: float) -> list[list[tuple[f
     """Arrange keys in lines that fit, each with its offset from the left."""
     lines: list[list[tuple[float, LegendKey]]] = []
     offset = 0.0
-    for key in keys:
-        width = SWATCH + 5 + measure_text(escape_unprintable(key.label)) + 16
+    most_letters = max(int((room - SWATCH - 5) / LETTER), 8)
+    for each in keys:
+        key = replace(each, label=fmt.shorten_middle(escape_unprintable(each.label), most_letters))
+        width = SWATCH + 5 + measure_text(key.label) + 16
         if not lines or offset + width > room:
             lines.append([])
             offset = 0.0
@@ -355,17 +361,30 @@ def _list_bar_ends(chart: BarChart) -> list[float]:
 def _make_lying_frame(
     chart: BarChart | StackChart, x: ChartAxis, keys: Sequence[LegendKey], width: float
 ) -> ChartFrame:
-    """Make a frame that is as high as its bars need, with room at the right for their texts."""
+    """Make a frame that is as high as its bars need, with room at the right for their texts.
+
+    The names of the bars are at the left, or above the bars if the picture is narrow (`_draw_bar_names`).
+    """
     last = len(chart.bars) - 1  # the first bar is on top
     labels = [fmt.shorten_middle(bar.label, BAR_LABEL_LETTERS) for bar in chart.bars]
-    ticks = tuple((float(last - k), label) for k, label in enumerate(labels))
+    is_narrow = width <= PHONE_WIDTH
+    ticks = () if is_narrow else tuple((float(last - k), label) for k, label in enumerate(labels))
     y = ChartAxis("", -0.5, last + 0.5, ticks, has_grid=False)
     right = max((measure_text(b.text) for b in chart.bars), default=0.0) + 18
     top = ChartFrame("", "", x, y, width=width, right=right, keys=keys).top
-    height = top + ROW * len(chart.bars) + LINE + 12 + (LINE if x.label else 0)
+    height = top + (ROW + (LINE if is_narrow else 0)) * len(chart.bars) + LINE + 12 + (LINE if x.label else 0)
     return ChartFrame(
         chart.title, chart.description, x, y, width=width, height=height, right=right, keys=keys, is_lying=True
     )
+
+
+def _draw_bar_names(frame: ChartFrame, chart: BarChart | StackChart) -> list[Html]:
+    """Draw the names of bars above them in a narrow picture; in others they are at the left."""
+    if frame.width > PHONE_WIDTH:
+        return []
+    letters, last = int((frame.width - frame.left) / LETTER), len(chart.bars) - 1
+    names = [fmt.shorten_middle(bar.label, letters) for bar in chart.bars]
+    return [draw_text(frame.left, frame.y(last - k) - BAR / 2 - 4, name) for k, name in enumerate(names)]
 
 
 def _make_colour_keys(names: Sequence[str]) -> list[LegendKey]:
@@ -375,7 +394,7 @@ def _make_colour_keys(names: Sequence[str]) -> list[LegendKey]:
 def _draw_bars(chart: BarChart, width: float) -> Html:
     x = make_axis(chart.label, _list_bar_ends(chart), from_zero=not chart.is_dotted, most_ticks=round(width / 110))
     frame = _make_lying_frame(chart, x, [*_make_colour_keys(chart.keys), *_list_mark_keys(chart)], width)
-    shapes: list[Html] = []
+    shapes = _draw_bar_names(frame, chart)
     if chart.level is not None:
         level = frame.x(chart.level)
         shapes.append(draw_line(level, frame.top, level, frame.bottom, "axis"))
@@ -426,7 +445,7 @@ def _draw_stack(chart: StackChart, width: float) -> Html:
     x = make_axis(chart.label, sums, from_zero=True, most_ticks=round(width / 110))
     keys = [LegendKey(name, chart.get_colour(k)) for k, name in enumerate(chart.keys)]
     frame = _make_lying_frame(chart, x, keys, width)
-    shapes: list[Html] = []
+    shapes = _draw_bar_names(frame, chart)
     for k, bar in enumerate(chart.bars):
         y, at = frame.y(len(chart.bars) - 1 - k), 0.0
         for part in bar.parts:
@@ -460,7 +479,7 @@ def _draw_histogram(chart: HistogramChart, width: float) -> Html:
 
 
 def _draw_curves(chart: CurveChart, width: float, height: float) -> Html:
-    x, y = _make_curve_axes(chart)
+    x, y = _make_curve_axes(chart, most_ticks=min(round(width / 50), 10))
     shapes_of = [POINT_SHAPES[k % len(POINT_SHAPES)] for k in range(len(chart.curves))]
     keys = [LegendKey(c.label, k, shapes_of[k]) for k, c in enumerate(chart.curves) if c.label and c.x]
     keys = [*(keys if len(chart.curves) > 1 else []), *_list_mark_keys(chart)]  # a single curve is named by the title
@@ -491,7 +510,7 @@ def _draw_curves(chart: CurveChart, width: float, height: float) -> Html:
     return frame.draw(*shapes)
 
 
-def _make_curve_axes(chart: CurveChart) -> tuple[ChartAxis, ChartAxis]:
+def _make_curve_axes(chart: CurveChart, most_ticks: int) -> tuple[ChartAxis, ChartAxis]:
     ys = [v for c in chart.curves for v in _list_ends(c.y, c.expanded, signed=chart.is_signed)]
     if chart.level is not None:
         ys.append(chart.level)
@@ -505,7 +524,7 @@ def _make_curve_axes(chart: CurveChart) -> tuple[ChartAxis, ChartAxis]:
         x = ChartAxis(chart.x_label, counts[0] - spare, counts[-1] + spare, ticks)
     else:
         xs = [v for c in chart.curves for v in _list_ends(c.x, c.x_expanded)]
-        x = make_axis(chart.x_label, xs, most_ticks=10)
+        x = make_axis(chart.x_label, xs, most_ticks=most_ticks)
     return x, make_axis(chart.y_label, ys)
 
 
@@ -604,28 +623,44 @@ def _draw_name(frame: ChartFrame, at: Place, name: str, taken: list[Box]) -> lis
     return []
 
 
-def _draw_heat_map(chart: HeatMap) -> Html:
-    count = max(len(chart.columns), 1)
+def _draw_heat_map(chart: HeatMap, most_width: float) -> Html:
     tiles = [tile for row in chart.tiles for tile in row if tile is not None]
     widest = max((measure_text(tile.text) for tile in tiles), default=0.0)
+    if most_width <= PHONE_WIDTH and len(chart.columns) > len(chart.rows):
+        chart = _turn_map(chart)
+    count = max(len(chart.columns), 1)
     tile_width = max(TILE if count <= WIDE_TILES else TILE / 2, widest + 8)
     x, y = make_named_axis(chart.x_label, chart.columns), make_named_axis(chart.y_label, chart.rows)
     left = measure_left(y)
-    width = left + max(count * tile_width + 2 * MARGIN, SCALE_WIDTH + 200)
+    beside_scale = measure_text(chart.low) + measure_text(chart.high) + 16
+    scale_width = max(min(SCALE_WIDTH, most_width - left - beside_scale - 2 * MARGIN), LEAST_SCALE)
+    width = left + max(count * tile_width, scale_width + beside_scale) + 2 * MARGIN
     description = f"{chart.title} over {chart.x_label} and {chart.y_label}, from {chart.low} to {chart.high}."
     description = " ".join([description, *(f"Best: {t.tooltip}." for t in tiles if t.mark == "best")])
     layout: Any = {"width": width, "right": width - left - count * tile_width, "extra_top": 22.0}
     around = ChartFrame("", "", x, y, height=0.0, **layout)  # bottom: minus the room that the names need
     height = around.top + len(chart.rows) * TILE_HEIGHT - around.bottom
     frame = ChartFrame(chart.title, description, x, y, height=height, **layout)
-    start, step = left + measure_text(chart.low) + 8, SCALE_WIDTH / SCALE_STEPS
-    shapes = [draw_text(left, MARGIN + 10, chart.low), draw_text(start + SCALE_WIDTH + 8, MARGIN + 10, chart.high)]
+    start, step = left + measure_text(chart.low) + 8, scale_width / SCALE_STEPS
+    shapes = [draw_text(left, MARGIN + 10, chart.low), draw_text(start + scale_width + 8, MARGIN + 10, chart.high)]
     for k, class_ in enumerate(_get_heat_class(k / (SCALE_STEPS - 1)) for k in range(SCALE_STEPS)):
         shapes.append(draw_rect(start + k * step, MARGIN, step, 12, class_))
     for k, row in enumerate(chart.tiles):
         for j, tile in enumerate(row):
             shapes += _draw_tile(tile, frame.x(j - 0.5), frame.y(k + 0.5), tile_width)
     return frame.draw(*shapes)
+
+
+def _turn_map(chart: HeatMap) -> HeatMap:
+    """Exchange the axes of a heat map."""
+    return replace(
+        chart,
+        x_label=chart.y_label,
+        y_label=chart.x_label,
+        columns=chart.rows,
+        rows=chart.columns,
+        tiles=tuple(zip(*chart.tiles, strict=True)),
+    )
 
 
 def _get_heat_class(share: float) -> str:

@@ -119,13 +119,15 @@ def _compare_two(
     a, b = (shlex.quote(run.run) for run in results)
     commands = (f"joulelab compare {a} {b}", f"joulelab report {a} {b}", f"joulelab show {a} --budget")
     first = (_name_runs(results), verdict, *_warn(doubts), _list_two_runs(found, paths, labels, link))
-    table = TableBlock(make_figure_table(found))
+    table, charts = TableBlock(make_figure_table(found)), list_comparison_charts(results, labels)
+    beside = SideBySide((table, *(ChartBlock(chart, "narrow") for _, chart in charts[:1])))
+    below = tuple(ChartBlock(chart) for _, chart in charts[1:])
     sites = tuple(Paragraph(text, "muted") for text in word_sites(results, found))
     power = _show_power(results, profiles, labels, is_swapped=is_swapped)
     return [
         ReportSection("verdict", "Verdict", first),
         power,
-        ReportSection("figures", "Figures", (SideBySide((table, *_show_charts(results, labels, "narrow"))), *sites)),
+        ReportSection("figures", "Figures", (beside, *below, *sites)),
         ReportSection("phases", "Phases", _show_table(make_phase_pair_table(found))),
         _show_rated_power(results, labels),
         ReportSection("facts", "Facts that the workloads reported", _show_table(make_fact_table(found))),
@@ -153,7 +155,8 @@ def _compare_several(
 ) -> list[ReportSection]:
     others = zip(labels[1:], results[1:], strict=True)
     doubts = [note for label, run in others for note in compare_runs(results[0], run).list_doubts(labels[0], label)]
-    charts = _show_charts(results, labels) or (Paragraph("No power meter was read in any of them."),)
+    charts: tuple[PageBlock, ...] = tuple(ChartBlock(chart) for _, chart in list_comparison_charts(results, labels))
+    charts = charts or (Paragraph("No power meter was read in any of them."),)
     names = [shlex.quote(run.run) for run in results]
     commands = (f"joulelab report {' '.join(names)}", f"joulelab compare {names[0]} {names[1]}")
     runs: tuple[PageBlock, ...] = (
@@ -189,10 +192,6 @@ def _show_power(
     if without:
         blocks.append(Paragraph(f"No power was read in {', '.join(without)}."))
     return ReportSection("power", "Power over time", tuple(blocks))
-
-
-def _show_charts(results: Sequence[Result], labels: Sequence[str], size: str = "wide") -> tuple[PageBlock, ...]:
-    return tuple(ChartBlock(chart, size) for _, chart in list_comparison_charts(results, labels))
 
 
 def _warn(texts: Iterable[str]) -> list[PageBlock]:

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.report.charts.chart_model import CurveChart, OverlayChart, PowerChart
+from joulelab.report.charts.chart_model import CurveChart, HeatMap, OverlayChart, PowerChart
 from joulelab.report.charts.power_chart import encode_overlay_chart, encode_power_chart
-from joulelab.report.charts.svg_painter import CURVE_HEIGHT, WIDTH, paint_svg
+from joulelab.report.charts.svg_painter import CURVE_HEIGHT, PHONE_HEIGHT, PHONE_WIDTH, paint_svg
 from joulelab.report.html import Html, join_html, tag
 from joulelab.report.page.document import Page, Section, write_profile_figure
 from joulelab.report.tables import Table, clean_text, escape_markdown, write_html, write_markdown
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from joulelab.report.charts.chart_model import StaticChart
 
-CHART_SIZES = {"wide": (WIDTH, CURVE_HEIGHT), "narrow": (520.0, CURVE_HEIGHT), "small": (420.0, 300.0)}  # pixels
+# Pixels of a chart that has a row of the page, of one of two, of one of three.
+CHART_SIZES = {"wide": (900.0, CURVE_HEIGHT), "narrow": (520.0, CURVE_HEIGHT), "small": (PHONE_WIDTH, 300.0)}
 POWER_DATA, OVERLAY_DATA, SWAPPED_DATA = "power-data", "profiles", "profiles-swapped"  # ids of power over time
 FOLDED_ROWS = 40  # a table with more rows is folded
 
@@ -56,7 +57,7 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class ChartBlock:
-    """Hold a chart that is drawn as SVG; `size` is wide, narrow or small. Markdown has no charts."""
+    """Hold a chart that is drawn as SVG; `size` is one of CHART_SIZES. Markdown has no charts."""
 
     chart: StaticChart
     size: str = "wide"
@@ -95,6 +96,13 @@ class SideBySide:
     """Hold blocks that stand side by side if there is room."""
 
     blocks: tuple[PageBlock, ...]
+
+
+def arrange_charts(charts: Sequence[StaticChart]) -> list[PageBlock]:
+    """Put charts into rows of two; the first one of an odd number has a row of its own."""
+    sizes = ["wide" if k < len(charts) % 2 else "narrow" for k in range(len(charts))]
+    blocks = tuple(ChartBlock(chart, size) for chart, size in zip(charts, sizes, strict=True))
+    return [SideBySide(blocks)] if len(blocks) > 1 else list(blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +213,7 @@ def _write_html(block: PageBlock) -> Html | None:
             caption = clean_text(chart.description)
             return write_profile_figure(block.data_id, caption, overlay=overlay, raw=raw, live=live)
         case SideBySide(blocks):
-            return tag("div", *(tag("div", _write_html(b)) for b in blocks), class_="columns")
+            return tag("div", *(tag("div", _write_html(b)) for b in blocks), class_=_choose_columns(blocks))
         case CommandBlock(lines):
             return tag("pre", tag("code", "\n".join(map(clean_text, lines))), tabindex="0")
         case FoldedBlocks(summary, blocks):
@@ -262,8 +270,24 @@ def _write_chart(chart: StaticChart, size: str) -> Html:
     named = tag("strong", clean_text(f"{title}. ")) if title else None
     note = "" if size == "small" else chart.note
     caption = tag("figcaption", named, *_mark_code(note)) if note or title else None
-    drawn = _scroll(f"Chart: {title}", paint_svg(chart, *CHART_SIZES[size]))
-    return tag("figure", drawn, caption, class_=f"chart-{size}")
+    kind = "map" if isinstance(chart, HeatMap) else size
+    return tag("figure", *_paint_chart(chart, size), caption, class_=f"chart-{kind}")
+
+
+def _paint_chart(chart: StaticChart, size: str) -> list[Html]:
+    """Paint a chart for a screen and, if that is too wide for a telephone, for a telephone; the style shows one."""
+    for_screen, for_phone = paint_svg(chart, *CHART_SIZES[size]), paint_svg(chart, PHONE_WIDTH, PHONE_HEIGHT)
+    if size == "small" or for_phone == for_screen:
+        return [for_screen]
+    return [tag("div", for_screen, class_="for-screen"), tag("div", for_phone, class_="for-phone")]
+
+
+def _choose_columns(blocks: Sequence[PageBlock]) -> str:
+    """Choose the style of blocks beside each other: charts in rows of two or three, others as they fit."""
+    sizes = [block.size if isinstance(block, ChartBlock) else "" for block in blocks]
+    if all(size == "small" for size in sizes):
+        return "columns thirds"
+    return "columns halves" if "narrow" in sizes and all(sizes) else "columns"
 
 
 def _scroll(label: str, content: Html) -> Html:

@@ -34,6 +34,7 @@ from joulelab.report.page.page_blocks import (
     SideBySide,
     Subheading,
     TableBlock,
+    arrange_charts,
 )
 from joulelab.report.run_rows import count_hidden_phases, list_energy_rows, list_phase_rows
 from joulelab.report.tables import Column, make_table, scale_column
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Spec, Stream
     from joulelab.report.page.page_blocks import PageBlock
     from joulelab.report.tables import Table
-    from joulelab.site.footprint import Site
+    from joulelab.site.footprint import Footprint, Site
     from joulelab.store.run_reader import TableInfo
 
 INTERVALS = "Intervals are expanded uncertainties (k = 2)."
@@ -148,7 +149,9 @@ def _summarise(result: Result) -> tuple[PageBlock, ...]:
 
     blocks: list[PageBlock] = []
     if result.twin:
-        blocks.append(Paragraph(f"{fmt.name_twins([result.twin])}. Nothing here was measured.", "note warn"))
+        simulated = fmt.name_twins([result.twin])
+        text = f"{simulated[:1].upper()}{simulated[1:]}. Nothing here was measured."
+        blocks.append(Paragraph(text, "note warn"))
     if result.state == "live":
         blocks.append(Paragraph("This run is still going on: figures are those so far.", "note"))
     if (wrong := make_head(result).failed_check) is not None:
@@ -181,21 +184,21 @@ def _list_cards(result: Result) -> tuple[tuple[str, str, str], ...]:
         unit = kind.removesuffix("s")
         text = fmt.format_quantity(per_work[kind], f"J/{unit}", estimate=is_estimate, why=why)
         cards.append((f"per {unit}", text, fmt.format_work(result.work[kind], kind)))
-    return (*cards, *_list_footprint_cards(result))
+    return (*cards, *list_footprint_cards(result.footprint, is_estimate=is_estimate))
 
 
-def _list_footprint_cards(result: Result) -> list[tuple[str, str, str]]:
-    footprint = result.footprint
+def list_footprint_cards(footprint: Footprint | None, *, is_estimate: bool = False) -> list[tuple[str, str, str]]:
+    """List cost and CO2e as cards, each with its price or carbon intensity; none without a site."""
     if footprint is None or footprint.site is None or not footprint.kwh.is_resolved:
         return []
-    site, cards = footprint.site, []
-    pue = f", PUE {site.pue:g}" if site.pue != 1 else ""
-    if footprint.cost is not None:
+    site, mark, cards = footprint.site, "~" if is_estimate else "", []
+    pue = f", PUE {fmt.format_plain(site.pue)}" if site.pue != 1 else ""
+    if footprint.cost is not None and site.price is not None:
         cost = footprint_text.format_cost(footprint.cost, site.currency)
-        cards.append(("cost", cost, f"{site.price:g} {site.currency}/kWh{pue}"))
+        cards.append(("cost", f"{mark}{cost}", f"{fmt.format_plain(site.price)} {site.currency}/kWh{pue}"))
     if footprint.co2e_kg is not None:
         mass = footprint_text.format_co2e(footprint.co2e_kg)
-        cards.append(("CO2e", mass, footprint_text.word_site(site)))
+        cards.append(("CO2e", f"{mark}{mass}", footprint_text.word_site(site)))
     return cards
 
 
@@ -297,8 +300,7 @@ def _show_rated_power(result: Result) -> tuple[PageBlock, ...]:
 
 
 def _show_distribution(result: Result, profile: PowerProfile | None) -> tuple[PageBlock, ...]:
-    charts = tuple(ChartBlock(chart, "narrow") for chart in run_charts.chart_distributions(result, profile))
-    blocks: list[PageBlock] = [SideBySide(charts)] if len(charts) > 1 else list(charts)
+    blocks = arrange_charts(run_charts.chart_distributions(result, profile))
     table = make_percentile_table(result)
     if table.rows:
         blocks.append(_title_table(table, "Percentiles of the readings, weighted by time"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cell_lines import format_knobs
+from joulelab.core.quantity import Quantity
 from joulelab.report import format as fmt
 from joulelab.report import study_tables
 from joulelab.report.charts import study_charts
@@ -24,7 +25,9 @@ from joulelab.report.page.page_blocks import (
     SideBySide,
     Subheading,
     TableBlock,
+    arrange_charts,
 )
+from joulelab.report.page.run_page import list_footprint_cards
 from joulelab.report.paper_tables import list_pair_notes, list_pair_tables, list_paper_tables, make_paper_table
 from joulelab.report.study_summary import (
     ESTIMATE_NOTE,
@@ -35,6 +38,7 @@ from joulelab.report.study_summary import (
     summarise_study,
 )
 from joulelab.report.tables import clean_text, make_table
+from joulelab.site.footprint import compute_footprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from joulelab.report.page.comparison_page import Link
     from joulelab.report.page.page_blocks import PageBlock
     from joulelab.report.study_summary import CellEstimate
+    from joulelab.site.footprint import Site
     from joulelab.study.folder import Plan, Study
     from joulelab.study.results import Results
 
@@ -63,23 +68,29 @@ PAIRS_NOTE = (
 )
 
 
-def open_study_report(folder: Path, plan: Plan | None = None, *, link: Link | None = None) -> Report:
-    """Make the report of a study, finished or not, from its folder. Raises JoulelabError."""
+def open_study_report(folder: Path, *, link: Link | None = None, site: Site | None = None) -> Report:
+    """Make the report of a study, finished or not, from its folder; `site` as below. Raises JoulelabError."""
     from joulelab.study.folder import open_study
 
-    return report_study(open_study(folder), plan, link=link)
+    return report_study(open_study(folder), link=link, site=site)
 
 
-def report_study(study: Study, plan: Plan | None = None, *, link: Link | None = None) -> Report:
-    """Make the report of an open study; with a `plan` only of the cells of its study file. Raises JoulelabError."""
-    results, summary = summarise_study(study, plan)
+def report_study(
+    study: Study, plan: Plan | None = None, *, link: Link | None = None, site: Site | None = None
+) -> Report:
+    """Make the report of an open study; with a `plan` only of the cells of its study file. Raises JoulelabError.
+
+    `site` is the one that is set now, for runs that recorded none.
+    """
+    results, summary = summarise_study(study, plan, site)
     return make_study_report(study, results, summary, link=link)
 
 
 def make_study_report(study: Study, results: Results, summary: StudySummary, *, link: Link | None = None) -> Report:
     """Make the report of a study; `link` gives the addresses of the pages of its runs."""
     estimates = list_estimates(results, summary)
-    notes = (study_tables.COVERAGE, *word_notes((*summary.notes, *results.notes)))
+    sites = study_tables.word_study_sites(summary)
+    notes = (study_tables.COVERAGE, *sites, *word_notes((*summary.notes, *results.notes)))
     sections = [
         ReportSection("best", "Best cells", tuple(_show_best(study, results, summary, estimates))),
         ReportSection("metrics", "Metrics over the knobs", tuple(_show_metrics(summary))),
@@ -102,10 +113,16 @@ def _show_best(
     study: Study, results: Results, summary: StudySummary, estimates: Sequence[CellEstimate]
 ) -> list[PageBlock]:
     blocks: list[PageBlock] = [FigureCards(tuple(_list_cards(study, results, summary)))]
-    texts = [(best.goal.text, best.line, study_tables.describe_best(summary, best)) for best in summary.best]
+    groups = study_charts.group_cells(summary)
+    shared = f"{groups[0][0]} " if len(groups) == 1 and groups[0][0] else ""  # it is the same for every cell
+    texts = [
+        (best.goal.text, best.line, study_tables.describe_best(summary, best).replace(shared, ""))
+        for best in summary.best
+    ]
     alone = {line.key for line in summary.lines if study_tables.has_one_cell(summary, line)}
     overall = tuple((goal, text) for goal, line, text in texts if line is None or len(summary.lines) == 1)
-    each = tuple((f"{goal}, {line}", text) for goal, line, text in texts if line and line not in alone)
+    lined = [(goal, line, text) for goal, line, text in texts if line and line not in alone]
+    each = tuple((f"{goal}, {line.replace(shared, '')}", text) for goal, line, text in lined)
     if overall:
         blocks += [Subheading("Best for"), FactList(overall)]
     if len(summary.lines) > 1 and each:
@@ -131,6 +148,7 @@ def _list_cards(study: Study, results: Results, summary: StudySummary) -> list[t
     if energies:
         scope = study.data["scope"] or "everything measured"
         cards.append(("energy of all runs", fmt.format_rough(sum(energies), "J"), f"of {scope}"))
+        cards += _list_cost_cards(results, sum(energies))
     overall = [b for b in summary.best if b.line is None] or [b for b in summary.best if len(summary.lines) == 1]
     if overall:
         best, group = overall[0], study_charts.group_cells(summary)[0][0]
@@ -139,6 +157,15 @@ def _list_cards(study: Study, results: Results, summary: StudySummary) -> list[t
         about = "" if gain is None else f"gain {fmt.format_change(gain.value, gain.expanded)}"
         cards.append((f"best for {best.goal.text}", name, about))
     return cards
+
+
+def _list_cost_cards(results: Results, energy_j: float) -> list[tuple[str, str, str]]:
+    """List cost and CO2e of all runs, if they have one site."""
+    trials = [trial for cell in results.cells for trial in cell.trials]
+    sites = {trial.site for trial in trials}
+    footprint = compute_footprint(Quantity(energy_j, known=False), sites.pop()) if len(sites) == 1 else None
+    cards = list_footprint_cards(footprint, is_estimate=any(trial.estimate for trial in trials))
+    return [(f"{name} of all runs", figure, about) for name, figure, about in cards]
 
 
 def _show_metrics(summary: StudySummary) -> list[PageBlock]:
@@ -155,19 +182,12 @@ def _show_metrics(summary: StudySummary) -> list[PageBlock]:
         charts = [_add_own_bars(chart, charts[0].bars) for chart in charts]
         if name and len(groups) > 1 and charts:
             blocks.append(Subheading(name))
-        blocks += _put_beside([_fit_labels(chart, name) for chart in charts if chart.name in shown])
+        blocks += arrange_charts([_fit_labels(chart, name) for chart in charts if chart.name in shown])
         folded = [_fit_labels(chart, name) for chart in charts if chart.name not in shown]
         if folded:
             title = f"{len(folded)} more charts: gains against the reference"
-            blocks.append(FoldedBlocks(title, tuple(_put_beside(folded))))
+            blocks.append(FoldedBlocks(title, tuple(arrange_charts(folded))))
     return blocks
-
-
-def _put_beside(charts: Sequence[StaticChart], size: str = "narrow") -> list[PageBlock]:
-    """Put charts beside each other where the page is wide enough; a single one is wide."""
-    if len(charts) < 2:
-        return [ChartBlock(chart) for chart in charts]
-    return [SideBySide(tuple(ChartBlock(chart, size) for chart in charts))]
 
 
 def _add_own_bars(chart: CurveChart, bars: str) -> CurveChart:
@@ -194,14 +214,15 @@ def _show_front(summary: StudySummary) -> list[PageBlock]:
         blocks += [] if blocks else [Paragraph(chart.bars)]
         blocks += [Subheading(name)] if name and len(groups) > 1 else []
         charts = filter(None, (chart, study_charts.zoom_front(chart)))
-        blocks += _put_beside([_fit_labels(each, name) for each in charts])
+        blocks += arrange_charts([_fit_labels(each, name) for each in charts])
     return blocks
 
 
 def _show_heat_maps(summary: StudySummary) -> list[PageBlock]:
-    maps = study_charts.make_heat_maps(summary)
-    shown, more = (_put_beside(some, "wide") for some in (maps[:MOST_MAPS], maps[MOST_MAPS:]))
-    return [*shown, FoldedBlocks(f"{len(maps) - MOST_MAPS} more maps", tuple(more))] if more else shown
+    maps = tuple(ChartBlock(chart) for chart in study_charts.make_heat_maps(summary))
+    shown, more = maps[:MOST_MAPS], maps[MOST_MAPS:]
+    blocks: list[PageBlock] = [SideBySide(shown)] if shown else []
+    return [*blocks, FoldedBlocks(f"{len(more)} more maps", (SideBySide(more),))] if more else blocks
 
 
 def _show_scaling(summary: StudySummary) -> list[PageBlock]:

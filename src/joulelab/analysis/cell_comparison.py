@@ -192,6 +192,26 @@ def compare_cells(
     return judged
 
 
+@dataclass(frozen=True, slots=True)
+class RatioInterval:
+    """Hold a ratio of means, its interval (None if the second mean may be zero), and the error of the meters in it.
+
+    `meters` is relative, one standard deviation; repeats do not reduce it.
+    """
+
+    ratio: float
+    interval: tuple[float, float] | None
+    meters: float
+
+
+def find_ratio(a: RepeatSample, b: RepeatSample, level: float = INTERVAL_LEVEL) -> RatioInterval | None:
+    """Divide the mean of a by that of b; None if scatter or meter errors are unknown, or b is not positive."""
+    contrast = _make_contrast(a, b)
+    if contrast is None or b.mean <= 0:
+        return None
+    return RatioInterval(a.mean / b.mean, _find_ratio_interval(contrast, level), contrast.meters)
+
+
 def correct_p_values(values: Sequence[float | None]) -> list[float | None]:
     """Correct p values for their number (Holm): all below a level hold together with this level."""
     known = sorted((p, k) for k, p in enumerate(values) if p is not None)
@@ -296,7 +316,7 @@ def _make_pair(
     )
 
 
-def _find_ratio_interval(pair: _Contrast) -> tuple[float, float] | None:
+def _find_ratio_interval(pair: _Contrast, level: float = INTERVAL_LEVEL) -> tuple[float, float] | None:
     """Return Fieller's interval of the ratio, None if the second mean may be zero: then it has no end."""
     var_a, var_b = pair.var_a / pair.n_a, pair.var_b / pair.n_b + (pair.b * pair.meters) ** 2
     bounds = []
@@ -304,7 +324,7 @@ def _find_ratio_interval(pair: _Contrast) -> tuple[float, float] | None:
         bound = pair.a / pair.b
         for _ in range(FIELLER_ROUNDS):
             # Degrees of freedom at the bound itself, so that 1 is inside exactly if p is above the level.
-            reach = t_quantile(INTERVAL_LEVEL, pair.compute_freedom(bound)) ** 2
+            reach = t_quantile(level, pair.compute_freedom(bound)) ** 2
             lead = pair.b**2 - reach * var_b
             if lead <= 0:
                 return None

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.rows import every_row
 
-from joulelab.store.redact import HIDDEN, redact_command, select_environment
+from joulelab.store.redact import HIDDEN, redact_command, redact_labels, select_environment
 
 SECRET = "Tr0ub4dor-and-3"
 SECRETS = [
@@ -38,6 +37,44 @@ SECRETS = [
     ["sh", "-c", f"train --token {SECRET} --lr 1"],
     ["python", "-c", f'login(token="{SECRET}")'],
     ["run", '{"password": "' + SECRET + '", "lr": 1}'],
+    ["curl", "-u", f"user:{SECRET}", "https://example.org"],
+    ["/usr/bin/curl", f"-uuser:{SECRET}"],
+    ["curl", "-sSu", f"user:{SECRET}"],
+    ["curl", f"--user=user:{SECRET}"],
+    ["curl", "--proxy-user", f"user:{SECRET}"],
+    ["curl", "-b", f"session={SECRET}"],
+    ["curl", "-H", f"X-Api-Key: {SECRET}"],
+    ["http", "-a", f"me:{SECRET}", "example.org"],
+    ["wget", f"--http-password={SECRET}"],
+    ["mysql", "-u", "me", f"-p{SECRET}", "db"],
+    ["sudo", "-u", "bob", "mysqldump", f"-p{SECRET}", "db"],
+    ["sshpass", "-p", SECRET, "ssh", "-p", "22", "host"],
+    ["sshpass", f"-p{SECRET}", "ssh", "host"],
+    ["redis-cli", "-a", SECRET, "ping"],
+    ["mongosh", "-u", "me", "-p", SECRET],
+    ["docker", "login", "-u", "me", "-p", SECRET, "registry"],
+    ["helm", "registry", "login", "-p", SECRET],
+    ["ipmitool", "-U", "admin", "-P", SECRET, "dcmi", "power", "reading"],
+    ["ipmi-dcmi", "-p", SECRET],
+    ["snmpwalk", "-v2c", "-c", SECRET, "pdu1"],
+    ["snmpget", "-v3", "-A", SECRET, "-X", SECRET, "pdu1"],
+    ["mosquitto_sub", "-p", "1883", "-P", SECRET],
+    ["ldapsearch", "-D", "cn=me", "-w", SECRET],
+    ["smbclient", "-U", f"me%{SECRET}", "//server/share"],
+    ["lftp", "-u", f"me,{SECRET}", "example.org"],
+    ["zip", "-P", SECRET, "a.zip", "b"],
+    ["7z", "a", f"-p{SECRET}", "a.7z"],
+    ["openssl", "enc", "-aes256", "-k", SECRET],
+    ["openssl", "pkcs12", "-passin", f"pass:{SECRET}"],
+    ["aws", "configure", "set", "aws_secret_access_key", SECRET],
+    ["git", "config", "remote.token", SECRET],
+    ["env", f"OPENAI_KEY={SECRET}", "python"],
+    ["timeout", "10", "curl", "-u", f"user:{SECRET}"],
+    ["sh", "-c", f"echo x && curl -su 'user:{SECRET}' https://example.org | tee log"],
+    ["sh", "-c", f'mysql -p"{SECRET}" db'],
+    ["sh", "-c", f"sshpass -p {SECRET} ssh -p 22 host nvidia-smi"],
+    ["bash", "-c", f"export OPENAI_KEY={SECRET}; python -u train.py"],
+    ["joulelab", "serving", "load", "--label", f"token={SECRET}", "--header", f"authorization=Bearer {SECRET}"],
 ]
 TOKENS = [
     "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ123456",
@@ -52,7 +89,7 @@ TOKENS = [
 ]
 
 
-@pytest.mark.parametrize("argv", SECRETS, ids=" ".join)
+@every_row("argv", SECRETS)
 def test_values_of_secrets_go(argv: list[str]) -> None:
     cleaned = redact_command(argv)
     assert SECRET not in " ".join(cleaned)
@@ -78,10 +115,34 @@ HARMLESS = [
     ["run", "--out=/scratch/results/20240101-120000-ab12/checkpoints/epoch-10-step-120000"],
     ["http", "GET", "https://example.org:8080/path?x=1", "host:port", "key=value", "monkey=1", "--passes", "3"],
     ["sleep", "1"],
+    ["train", "--output-tokens", "128", "--max-tokens", "512", "--tokens", "4096", "--tokens=1.5M"],
+    ["python", "-u", "train.py", "-p", "8080", "-P", "4", "-a", "x", "-w", "8", "-k", "3", "-c", "config.toml"],
+    ["mkdir", "-p", "x/y"],
+    ["ssh", "-p", "22", "host", "nvidia-smi", "-u"],
+    ["sshpass", "-e", "ssh", "-p", "22", "host"],
+    ["docker", "run", "-p", "8080:80", "-u", "1000:1000", "image", "login"],
+    ["mysql", "-p", "database", "-P", "3306"],
+    ["curl", "-u", "user", "-p", "-sS", "https://example.org:8080/"],
+    ["redis-cli", "-p", "6379"],
+    ["mosquitto_sub", "-p", "1883", "-t", "power"],
+    ["ipmitool", "-p", "623", "-U", "admin"],
+    ["psql", "-p", "5432", "-U", "me"],
+    ["rsync", "-a", "src/", "dst/"],
+    ["python", "x.py", "--format", "zip", "-P", "4", "--auth-type", "basic", "--password-stdin", "registry"],
+    ["git", "log", "--grep", "password"],
+    ["train", "--run-name", "Llama2-13B-A100-bs64-lr3e-4-fp16-Seed1234"],
+    [
+        "train",
+        "--revision",
+        "0123456789abcdeffedcba98765432100a1b2c3d",
+        "--commit=0123456789abcdeffedcba98765432100a1b2c3d",
+    ],
+    ["docker", "run", "image@sha256:0123456789abcdeffedcba98765432100a1b2c3d0123456789abcdef01234567"],
+    ["sh", "-c", "curl -sS https://example.org | python -u train.py -p 8080; mkdir -p x"],
 ]
 
 
-@pytest.mark.parametrize("argv", HARMLESS, ids=" ".join)
+@every_row("argv", HARMLESS)
 def test_the_rest_stays(argv: list[str]) -> None:
     assert redact_command(argv) == argv
 
@@ -90,6 +151,16 @@ def test_only_the_value_is_hidden() -> None:
     assert redact_command(["git", "clone", "https://me:pw@example.org/r.git"])[2] == "https://***@example.org/r.git"
     assert redact_command(["--token", "x", "--lr", "1"]) == ["--token", "***", "--lr", "1"]
     assert redact_command(["--use-token", "--lr", "1"]) == ["--use-token", "--lr", "1"]
+    assert redact_command(["curl", "-u", "me:pw", "-uyou:pw"]) == ["curl", "-u", "me:***", "-uyou:***"]
+    assert redact_command(["mysql", "-ppw", "db"]) == ["mysql", "-p***", "db"]
+    assert redact_command(["sh", "-c", "cd x; sshpass -p 'p w' ssh -p 22 h"])[2] == "cd x; sshpass -p *** ssh -p 22 h"
+
+
+def test_labels_hold_no_secrets() -> None:
+    given = {"token": SECRET, "api_key": SECRET, "url": f"https://me:{SECRET}@host/x", "batch": "64", "tokens": "4096"}
+    given |= {"commit": "0123456789abcdeffedcba98765432100a1b2c3d", "note": f"log in by --password {SECRET}"}
+    kept = {"token": "***", "api_key": "***", "url": "https://***@host/x", "note": "log in by --password ***"}
+    assert redact_labels({**given, "count": 3}) == {**given, **kept, "count": 3}
 
 
 @given(st.lists(st.text()))

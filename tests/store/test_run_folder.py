@@ -33,12 +33,14 @@ from joulelab.store.run_folder import (
 
 def test_a_new_run_says_what_was_known_at_the_start(runs: Path) -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "0,1", "WANDB_API_KEY": "secret", "RANK": "0"}
-    run = create_run(runs, {"host": "n", "command": ["a", "--token=abc"], "environment": environment, "name": "first"})
+    given = {"host": "n", "command": ["a", "--token=abc"], "environment": environment, "name": "first"}
+    run = create_run(runs, {**given, "labels": {"token": "abc", "batch": "64"}})
     meta = read_meta(run)
     assert RUN_ID.fullmatch(run.name)
     assert meta["id"] == run.name
     assert meta["schema"] == 1
-    assert meta["command"] == ["a", "--token=***"]
+    assert (meta["name"], meta["command"]) == ("first", ["a", "--token=***"])
+    assert meta["labels"] == {"token": "***", "batch": "64"}
     assert meta["environment"] == {"CUDA_VISIBLE_DEVICES": "0,1", "RANK": "0"}
     assert meta["owner"] == identify_owner()
     assert meta["started"]["boot_id"] == read_boot_id()

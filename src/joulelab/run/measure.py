@@ -152,7 +152,7 @@ class Measurement:
 
     @property
     def co2e(self) -> Quantity | None:
-        """Return the CO2e of this energy in kg; None without a carbon intensity or without energy."""
+        """Return the CO2e of this energy in kg; None without energy or intensity, whose source is in `result.site`."""
         footprint = self.result.footprint if self.result is not None else None
         return footprint.co2e_kg if footprint is not None else None
 
@@ -270,7 +270,15 @@ def _make_measurement(
         return options.with_times(config.run).with_times(times).with_meters(_choose_meters(config, meters))
 
     copy = functools.partial(_make_measurement, runs=runs, meters=meters, times=times, labels=labels)
-    return Measurement(title, make_options, labels or {}, copy, has_meters=meters is not None)
+    return Measurement(title, make_options, _remove_secrets(labels), copy, has_meters=meters is not None)
+
+
+def _remove_secrets(labels: Mapping[str, str] | None) -> Mapping[str, str]:
+    if not labels:
+        return {}
+    from joulelab.store.redact import redact_labels  # loaded only where labels are given
+
+    return redact_labels(labels)
 
 
 def _check_arguments(

@@ -1,13 +1,13 @@
-"""Remove secrets from the command line and the environment that a run stores."""
+"""Remove secrets from the command line, the labels and the environment that a run stores."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 HIDDEN = "***"
 
@@ -27,11 +27,54 @@ ENVIRONMENT = (
     "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_CLUSTER_NAME", "SLURM_RESTART_COUNT", "CONDA_DEFAULT_ENV", "LANG",
     "TZ", "JOULELAB_POWERCAP", "JOULELAB_TWIN",
 )
+
+# Options by which programs take a secret although their names do not say so. WHOLE: the next word is secret, or the
+# rest of the same word. GLUED: only the rest of the same word (`mysql -p db` asks for the password of the database db).
+# Any other text separates a user, which stays, from the secret. `docker login` are the options of that subcommand.
+WHOLE, GLUED = "whole", "glued"
+_LDAP = ("ldapsearch", "ldapmodify", "ldapadd", "ldapdelete", "ldapcompare", "ldapwhoami", "ldappasswd")
+_LOGINS = ("docker login", "podman login", "nerdctl login", "buildah login", "skopeo login", "helm login",
+           "oras login", "crane login", "az login", "twine upload", "poetry publish", "cqlsh", "yt-dlp", "rdesktop")
+_MONGO = ("mongo", "mongosh", "mongodump", "mongorestore", "mongoexport", "mongoimport")
+_MYSQL = ("mysql", "mysqldump", "mysqladmin", "mysqlimport", "mysqlshow", "mysqlcheck", "mysqlslap", "mariadb",
+          "mariadb-dump", "mariadb-admin", "mycli")
+_FREEIPMI = ("ipmi-sensors", "ipmi-dcmi", "ipmi-raw", "ipmi-oem", "ipmi-chassis", "ipmi-sel", "ipmipower", "bmc-info")
+_SNMP = ("snmpget", "snmpgetnext", "snmpwalk", "snmpbulkget", "snmpbulkwalk", "snmpset", "snmptable", "snmpstatus")
+_TABLE: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
+    (("curl",), {"-u": ":", "--user": ":", "-U": ":", "--proxy-user": ":", "-E": ":", "--cert": ":", "-b": WHOLE}),
+    (("http", "https", "xh"), {"-a": ":"}),
+    (("lftp",), {"-u": ","}),
+    (("smbclient", "rpcclient"), {"-U": "%", "--user": "%"}),
+    (("sshpass",), {"-p": WHOLE}),
+    (("plink", "pscp", "psftp"), {"-pw": WHOLE}),
+    (("xfreerdp",), {"/p:": GLUED}),
+    (_LOGINS, {"-p": WHOLE}),
+    (("uv publish",), {"-p": WHOLE, "-t": WHOLE}),
+    (_MYSQL, {"-p": GLUED}),
+    (_MONGO, {"-p": WHOLE}),
+    (("redis-cli",), {"-a": WHOLE}),
+    (("sqlcmd", "bcp", "mosquitto_pub", "mosquitto_sub", "zip", "unzip"), {"-P": WHOLE}),
+    (_LDAP, {"-w": WHOLE}),
+    (("7z", "7za", "7zz"), {"-p": GLUED}),
+    (("rar", "unrar"), {"-p": GLUED, "-hp": GLUED}),
+    (("openssl",), {"-passin": WHOLE, "-passout": WHOLE}),
+    (("openssl enc",), {"-passin": WHOLE, "-passout": WHOLE, "-k": WHOLE, "-K": WHOLE}),
+    (("ipmitool",), {"-P": WHOLE, "-k": WHOLE, "-y": WHOLE}),
+    (_FREEIPMI, {"-p": WHOLE, "-k": WHOLE}),
+    (_SNMP, {"-c": WHOLE, "-A": WHOLE, "-X": WHOLE}),
+)
 # fmt: on
+SECRET_OPTIONS: Final = {program: options for programs, options in _TABLE for program in programs}
+_PROGRAMS = {key.partition(" ")[0] for key in SECRET_OPTIONS}
+_ONLY_FIRST = {"http", "https", "zip", "rar", "bcp"}  # such a word later in a command is hardly a program
+_STARTERS = {"sshpass"}  # the first word that is not an option is another program, with options of its own
+# Programs that store a secret by name: `aws configure set aws_secret_access_key X`.
+_STORING = {"aws", "git", "pip", "pip3", "dvc", "npm", "yarn", "conda", "gcloud", "poetry", "nmcli", "kubectl"}
+_STORE_WORDS = {"set", "config", "configure", "modify", "add", "connect"}
 
 _WORDS = (
     r"(?:pass(?:word|wd|phrase|code)?|pwd|secrets?|tokens?|credentials?|cookie|bearer|auth(?:orization|entication)?"
-    r"|(?:api|wandb|access|account|secret|private|encryption|signing|license|ssh|service)[-_.]?keys?)"
+    r"|(?:api|wandb|access|account|secret|private|encryption|signing|license|ssh|service|subscription)[-_.]?keys?)"
 )
 # Words that make a name harmless although it contains a secret's word: --output-tokens 100, --tokenizer bert.
 _HARMLESS = re.compile(
@@ -41,44 +84,74 @@ _HARMLESS = re.compile(
     re.IGNORECASE,
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_SECRET_NAME = re.compile(rf"(?:^|[-_.]){_WORDS}(?:$|[-_.](?!file$|path$|dir$))", re.IGNORECASE)
-# PGPASSWORD, DBPASS, MYTOKEN: variables that programs read secrets from have no mark between words.
-_VARIABLE = re.compile(r"[A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|(?<!BY)(?<!COM)PASS|SECRET|TOKEN)")
+_PLACE = r"(?:file|path|dir|stdin|env|type|method|mode|helper)$"  # --password-stdin, --auth-type: no secret follows
+_SECRET_NAME = re.compile(rf"(?:^|[-_.]){_WORDS}(?:$|[-_.](?!{_PLACE}))", re.IGNORECASE)
+# PGPASSWORD, DBPASS, MYTOKEN, OPENAI_KEY: variables that programs read secrets from have no mark between words.
+_VARIABLE = re.compile(
+    r"[A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|(?<!BY)(?<!COM)PASS|SECRET|TOKEN)|(?:[A-Z0-9]+_)*(?<!PUBLIC_)KEY"
+)
+_COUNT_NAME = re.compile(r"(?:^|[-_.])tokens$", re.IGNORECASE)
+_COUNT = re.compile(r"[\d.,_]{1,9}[kKmMbB]?")  # --tokens 4096
+_HASH_NAME = re.compile(
+    r"(?:^|[-_.])(?:commit|rev|revision|sha(?:1|256|512)?|hash|digest|checksum|md5|ref|branch|tag|seed|uuid)$",
+    re.IGNORECASE,
+)
 _KEY_VALUE = re.compile(r"(?P<key>-{0,2}[A-Za-z_][\w.\-]*)(?P<sep>=|:=?\s*)(?P<value>.+)", re.DOTALL)
 _INLINE = re.compile(
-    rf"(?P<key>(?<![\w.\-])[\w.\-]*{_WORDS}[\w.\-]*[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}}]+)",
+    rf"(?P<key>(?<![\w.\-])[\w.\-]*(?:{_WORDS}|KEY)[\w.\-]*[\"']?\s*[=:]\s*)"
+    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}]+)",
     re.IGNORECASE,
 )
 _INLINE_FLAG = re.compile(r"(?P<key>(?<!\S)--?[\w.\-]+\s+)(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)")
 _URL = re.compile(r"(?P<scheme>(?<![A-Za-z+.\-])[A-Za-z][\w+.\-]*://)[^/\s@\"']+@")
 _HEADER = re.compile(r"(?P<kind>\b(?:Bearer|Basic)\s+)[\w.~+/\-]+=*", re.IGNORECASE)
 _KNOWN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_\-]{8,}|sk_(?:live|test)_\w{8,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w\-]{8,}"
+    r"\b(?:hf_[A-Za-z0-9]{8,}|sk-(?=[\w\-]*\d)[A-Za-z0-9_\-]{8,}|sk_(?:live|test)_\w{8,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w\-]{8,}"
     r"|xox[abprs]-[\w\-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w\-]{20,}|ya29\.[\w\-]+|pypi-[\w\-]{16,}|npm_[A-Za-z0-9]{16,}|nvapi-[\w\-]{8,}"
-    r"|r8_[A-Za-z0-9]{16,}|gsk_[A-Za-z0-9]{16,}|wandb_v\d_\w{8,}|eyJ[\w\-]{8,}\.[\w\-]{4,}\.[\w\-]*)"
+    r"|r8_[A-Za-z0-9]{16,}|gsk_[A-Za-z0-9]{16,}|wandb_v\d_\w{8,}|eyJ[\w\-]{8,}\.[\w\-]{4,}\.[\w\-]*"
+    r"|hvs\.[\w\-]{8,}|dckr_pat_[\w\-]{8,}|glsa_\w{8,}|SG\.[\w\-]{8,}\.[\w\-]{8,}|tskey-[\w\-]{8,}|AGE-SECRET-KEY-\w{8,})"
 )
-_LONG = re.compile(r"[A-Za-z0-9+_\-]{32,}={0,2}")
+_LONG = re.compile(r"(?<!sha256:)(?<![A-Za-z0-9+_\-])[A-Za-z0-9+_\-]{32,}={0,2}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+# A word of a shell script with its quotes, or the end of a command.
+_SHELL_WORD = re.compile(r"(?:\\.|\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s;|&()\"'\\])+|[;|&()\n]+", re.DOTALL)
+_QUOTES = re.compile(r"\\(.)|[\"']", re.DOTALL)
 
 
 def redact_command(argv: Iterable[str]) -> list[str]:
     """Return a command line with the values of secrets replaced by `***`."""
+    words = list(argv)
+    marked = _find_option_secrets(words)
     result: list[str] = []
-    hide_next = False
-    for argument in argv:
-        if hide_next and not argument.startswith("--"):
+    option = ""  # the option before, whose value this word may be
+    for number, word in enumerate(words):
+        if number in marked:
+            result.append(clean_text(word[: marked[number]]) + HIDDEN)
+            option = ""
+        elif option and not word.startswith("--") and is_secret_value(option, word):
             result.append(HIDDEN)
-            hide_next = False
-            continue
-        result.append(_clean_text(argument))
-        hide_next = _is_flag(argument)
+            option = ""
+        else:
+            result.append(clean_text(_clean_script(word) if " " in word else word, option))
+            option = word if word.startswith("-") and "=" not in word and " " not in word else ""
     return result
+
+
+def redact_labels(labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the labels of a run with the values of secrets replaced by `***`."""
+    return {
+        name: _redact_label(str(name), value) if isinstance(value, str) else value for name, value in labels.items()
+    }
+
+
+def _redact_label(name: str, value: str) -> str:
+    return HIDDEN if is_secret_value(name, value) else clean_text(value, name)
 
 
 def select_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the allow-list, without secrets in their values."""
-    return {name: _clean_text(environment[name]) for name in ENVIRONMENT if name in environment}
+    return {name: clean_text(environment[name]) for name in ENVIRONMENT if name in environment}
 
 
 def is_secret_name(name: str) -> bool:
@@ -87,32 +160,105 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(bare) or _VARIABLE.fullmatch(name)) and not _HARMLESS.search(bare)
 
 
-def _is_flag(argument: str) -> bool:
-    return argument.startswith("-") and "=" not in argument and " " not in argument and is_secret_name(argument)
+def is_secret_value(name: str, value: str) -> bool:
+    """Return whether a value is a secret by its name; a short number of tokens is none: `--tokens 4096`."""
+    return is_secret_name(name) and not (_COUNT_NAME.search(name) and _COUNT.fullmatch(value))
 
 
-def _clean_text(text: str) -> str:
+def clean_text(text: str, name: str = "") -> str:
+    """Return a text without the secrets that it shows; `name` is the option or label that the text is the value of."""
     text = _PEM.sub(HIDDEN, text)
     pair = _KEY_VALUE.fullmatch(text)
-    if pair and " " not in pair["key"] and is_secret_name(pair["key"]) and not pair["value"].startswith("//"):
+    if pair and is_secret_value(pair["key"], pair["value"]) and not pair["value"].startswith("//"):
         return f"{pair['key']}{pair['sep']}{HIDDEN}"
     text = _URL.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _HEADER.sub(rf"\g<kind>{HIDDEN}", text)
     text = _INLINE.sub(_hide_inline, text)
-    text = _INLINE_FLAG.sub(lambda m: m["key"] + HIDDEN if is_secret_name(m["key"].strip()) else m[0], text)
+    text = _INLINE_FLAG.sub(_hide_inline, text)
     text = _KNOWN.sub(HIDDEN, text)
+    if _HASH_NAME.search(pair["key"] if pair else name):
+        return text
     return _LONG.sub(lambda m: HIDDEN if _looks_random(m[0]) else m[0], text)
 
 
 def _hide_inline(match: re.Match[str]) -> str:
-    name = match["key"].rstrip("=: \t\"'")
-    return match["key"] + HIDDEN if is_secret_name(name) else match[0]
+    name = match["key"].rstrip("=: \t\n\"'")
+    return match["key"] + HIDDEN if is_secret_value(name, match["value"]) else match[0]
+
+
+def _clean_script(text: str) -> str:
+    """Hide the secrets of options in a text that a shell may run."""
+    matches = list(_SHELL_WORD.finditer(text))
+    words = [_QUOTES.sub(r"\1", match[0]) for match in matches]
+    for number, kept in reversed(_find_option_secrets(words).items()):
+        begin, end = matches[number].span()
+        text = f"{text[:begin]}{words[number][:kept]}{HIDDEN}{text[end:]}"
+    return text
+
+
+def _find_option_secrets(words: Sequence[str]) -> dict[int, int]:
+    """Return the words that hold a secret by the options of their program, with the number of letters to keep."""
+    found: dict[int, int] = {}
+    program, kind, stores, is_first = "", "", False, True
+    for number, word in enumerate(words):
+        if kind:
+            if (kept := _count_kept(word, kind)) < len(word):
+                found[number] = kept
+            kind = ""
+            continue
+        if word and not word.strip(";|&()\n"):
+            program, stores, is_first = "", False, True
+            continue
+        if not word.startswith("-") and "=" not in word:
+            before = program
+            program = _name_program(word, program, is_first=is_first)
+            stores = stores or (program.partition(" ")[0] in _STORING and word in _STORE_WORDS)
+            if stores and program == before and is_secret_name(word):
+                kind = WHOLE
+                continue
+            is_first = False
+        kind, kept = _read_option(word, SECRET_OPTIONS.get(program, {}))
+        if not kind and kept < len(word):
+            found[number] = kept
+    return found
+
+
+def _name_program(word: str, program: str, *, is_first: bool) -> str:
+    """Return the program, or its subcommand, whose options follow a word; an empty text if it takes no secrets."""
+    name = word.rpartition("/")[2]
+    if is_first or (name in _PROGRAMS and name not in _ONLY_FIRST):
+        return name
+    if (subcommand := f"{program.partition(' ')[0]} {name}") in SECRET_OPTIONS:
+        return subcommand
+    return name if name in _STORING or program in _STARTERS else program
+
+
+def _read_option(word: str, options: Mapping[str, str]) -> tuple[str, int]:
+    """Return the kind of secret that the next word is, or nothing and the letters of this word that are not secret."""
+    for option, kind in options.items():
+        if word == option and kind != GLUED:
+            return kind, len(word)
+        begin = f"{option}=" if option.startswith("--") else option
+        if word.startswith(begin) and len(word) > len(begin) and (kind == GLUED or len(option) == 2 or begin != option):
+            return "", len(begin) + _count_kept(word[len(begin) :], kind)
+        # Several short options in one word: `curl -sSu user:secret`. What follows is hidden only if it is such a pair.
+        if len(kind) == 1 and len(option) == 2 and re.fullmatch(rf"-[A-Za-z]+{re.escape(option[1])}", word):
+            return kind, len(word)
+    return "", len(word)
+
+
+def _count_kept(value: str, kind: str) -> int:
+    """Return the number of letters before the secret; all of them if there is none."""
+    if kind in (WHOLE, GLUED):
+        return 0
+    user, separator, _ = value.partition(kind)
+    return len(user) + 1 if separator and len(user) + 1 < len(value) else len(value)
 
 
 def _looks_random(text: str) -> bool:
-    # Long paths and names repeat letters and words; keys mix digits and both cases, or are long hexadecimal.
-    if _UUID.search(text):
-        return False
+    # Long paths and names repeat letters; keys mix digits and both cases, or are long hexadecimal.
+    if _UUID.search(text) or sum(c in "-_+" for c in text) > len(text) / 10:
+        return False  # a name of many words: Llama2-13B-A100-bs64-lr3e-4
     digits = sum(c.isdigit() for c in text)
     letters = sum(c.isalpha() for c in text)
     if digits < 4 or letters < 4:

@@ -44,15 +44,14 @@ def create_run(runs: Path, meta: Mapping[str, Any], *, sync: bool = True) -> Pat
     """Create a run folder with its `run.json` and host folder, and return its path.
 
     `meta` needs `host` and `command`; everything else of `run.json` has a default (this process is the owner).
-    Secrets are removed from `command`, `environment` is reduced to the allow-list. Raises StoreError.
+    Secrets are removed from `command`, `name` and `labels`; `environment` is reduced to the allow-list. Raises
+    StoreError.
     """
-    from joulelab.store.redact import redact_command, select_environment  # readers of runs do without
+    from joulelab.store import redact  # readers of runs do without
 
     started = meta.get("started") or asdict(read_clock_pair())
     run, run_id = _claim_folder(runs, int(started["utc_ns"]))
     data: dict[str, Any] = {
-        "name": None,
-        "labels": {},
         "cwd": _get_cwd(),
         "user": _get_user(),
         "joulelab": None,
@@ -61,9 +60,11 @@ def create_run(runs: Path, meta: Mapping[str, Any], *, sync: bool = True) -> Pat
         **meta,
         "schema": SCHEMA,
         "id": run_id,
-        "command": redact_command(meta["command"]),
+        "name": None if meta.get("name") is None else redact.clean_text(str(meta["name"])),
+        "labels": redact.redact_labels(meta.get("labels") or {}),
+        "command": redact.redact_command(meta["command"]),
         "started": dict(started),
-        "environment": select_environment(meta.get("environment") or {}),
+        "environment": redact.select_environment(meta.get("environment") or {}),
         "owner": meta.get("owner") or identify_owner(),
     }
     make_host_dir(run, str(data["host"]))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from joulelab.integrations.tracking import track
+    from joulelab.run.energy_limit import remaining
     from joulelab.run.marking import fact, mark, phase, step, work, writer
     from joulelab.run.measure import Measurement, begin, end, measure, measured
 
@@ -23,6 +24,7 @@ __all__ = [
     "measure",
     "measured",
     "phase",
+    "remaining",
     "step",
     "track",
     "work",
@@ -40,6 +42,7 @@ _PLACES = {
     "load_ipython_extension": "joulelab.integrations.jupyter",
     "mark": "joulelab.run.marking",
     "phase": "joulelab.run.marking",
+    "remaining": "joulelab.run.energy_limit",
     "step": "joulelab.run.marking",
     "track": "joulelab.integrations.tracking",
     "unload_ipython_extension": "joulelab.integrations.jupyter",

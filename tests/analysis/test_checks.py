@@ -416,3 +416,19 @@ def test_problems_of_a_source_are_told(folder):
     steady(folder).event(1.0, "problem", meter="log", what="7 lines are no numbers")
     folder.event(2.0, "problem", what="of the recording itself")
     assert [c.scope for c in checks(folder, "source")] == ["log"]
+
+
+def test_a_limit_that_was_reached_or_not_watched(folder):
+    steady(folder)
+    assert not checks(Folder(folder.path.parent), "limit.reached")
+    folder.event(8.0, "limit-reached", limit="2 kWh", limit_j=7.2e6, elapsed_s=6.5, phase="train", then="SIGTERM")
+    folder.event(8.0, "limit-lost", limit="2 kWh")
+    found = only(folder, "limit.reached")
+    assert (found.status, found.numbers) == ("note", {"limit_j": 7.2e6, "reached_s": 6.5})
+    assert found.texts == {"limit": "2 kWh", "phase": "train", "then": "SIGTERM"}
+    assert only(folder, "limit.lost").texts == {"limit": "2 kWh"}
+
+
+def test_a_limit_with_other_values_is_read_with_care(folder):
+    steady(folder).event(8.0, "limit-reached", limit_j="much", elapsed_s=None)
+    assert only(folder, "limit.reached").numbers == {"limit_j": 0.0, "reached_s": 0.0}

@@ -9,6 +9,9 @@ from tests.codes import list_error_codes, list_given_codes, list_strings
 CHECKS = """
 accounting.no-energy accounting.no-job accounting.no-meter accounting.no-step accounting.not-covered
 accounting.other-side accounting.other-time accounting.unknown-nodes accuracy
+codecarbon.cell codecarbon.constant codecarbon.duplicate codecarbon.falls codecarbon.impossible codecarbon.intensities
+codecarbon.intensity codecarbon.no-duration codecarbon.no-energy codecarbon.order codecarbon.overlap codecarbon.power
+codecarbon.pue codecarbon.rate codecarbon.stage codecarbon.sum codecarbon.unit
 cap.changed cap.differs cap.keeper-died cap.left cap.not-restored cap.overridden cap.released cap.vanished
 cap-not-enforced clock-stepped clocks cords counter-frozen counter-reset counter-wrap
 damaged disk does-not-add-up.power does-not-add-up.sum does-not-follow ending.killed ending.live
@@ -16,7 +19,10 @@ ending.not-recorded estimate estimate.imported gaps hidden-gpus
 idle-drifted idle-gpus impossible impossible-power.negative impossible-power.outlier impossible-power.too-high
 impossible-power.wrong-unit included.overhead included.pue in-step.meter in-step.steps interval
 joined-apart joined-failed joined-other-command keeper
-late meters-disagree
+late limit.lost limit.reached meters-disagree
+mlperf.absent mlperf.analyzer mlperf.changed mlperf.channels mlperf.clocks mlperf.gaps mlperf.mean mlperf.no-window
+mlperf.order mlperf.range mlperf.ranging mlperf.rate mlperf.samples mlperf.session mlperf.too-few mlperf.unchanged
+mlperf.uncertainty mlperf.validity mlperf.window
 not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
 other-processes.server
 paused power-meter quality

@@ -126,6 +126,7 @@ def check_run(run: RunEvidence) -> Iterator[Check]:
     yield from check_damage(run.damage)
     yield from _check_marks(run)
     yield from _check_end(run)
+    yield from _check_limits(run)
     yield from _check_nodes(run)
     yield from _check_span(run)
     yield from check_meters(run)
@@ -179,6 +180,21 @@ def _check_end(run: RunEvidence) -> Iterator[Check]:
     for event in run.list_events("disk"):
         error, lost = str(event.get("error") or "unknown error"), event.get("dropped_rows", 0)
         yield Check("disk", "warning", numbers={"lost_rows": lost}, texts={"error": error})
+
+
+def _check_limits(run: RunEvidence) -> Iterator[Check]:
+    """Return the limit of energy that was reached, and one that could not be watched for some time."""
+    for event in run.list_events("limit-reached")[:1]:
+        numbers = {"limit_j": _read_number(event, "limit_j"), "reached_s": _read_number(event, "elapsed_s")}
+        texts = {name: str(event[name]) for name in ("limit", "phase", "then") if event.get(name)}
+        yield Check("limit.reached", "note", numbers=numbers, texts={"limit": "?", **texts})
+    for event in run.list_events("limit-lost")[:1]:
+        yield Check("limit.lost", "warning", texts={"limit": str(event.get("limit", "?"))})
+
+
+def _read_number(event: Mapping[str, Any], key: str) -> float:
+    value = event.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _check_span(run: RunEvidence) -> Iterator[Check]:

@@ -13,6 +13,7 @@ from joulelab.cli.parameters import format_examples, json_option, runs_option, s
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from joulelab.analysis.result import Result
     from joulelab.report.citation import MethodFacts
     from joulelab.study.folder import Study
 
@@ -44,7 +45,7 @@ def command(targets: tuple[str, ...], form: str, as_json: bool, runs: Path, stud
     """
     from joulelab.report.citation import word_methods, write_bibtex, write_citation
 
-    facts = _gather_facts(targets, runs, studies) if targets else None
+    facts = gather_named_runs(targets, runs, studies)[1] if targets else None
     sentences = [] if facts is None else word_methods(facts)
     if as_json:
         plain = None if facts is None else facts.to_json()
@@ -57,8 +58,8 @@ def command(targets: tuple[str, ...], form: str, as_json: bool, runs: Path, stud
         click.echo(write_citation(sentences, form), nl=False)
 
 
-def _gather_facts(targets: tuple[str, ...], runs: Path, studies: Path) -> MethodFacts:
-    """Read the runs that words name, or those of a study. Raises JoulelabError."""
+def gather_named_runs(targets: tuple[str, ...], runs: Path, studies: Path) -> tuple[list[Result], MethodFacts]:
+    """Read the runs that words name, or those of a study, and how they were measured. Raises JoulelabError."""
     from joulelab.analysis.results_file import load_result
     from joulelab.cli.report import find_target
     from joulelab.core.errors import StoreError
@@ -82,7 +83,7 @@ def _gather_facts(targets: tuple[str, ...], runs: Path, studies: Path) -> Method
         for folder in folders:
             results.append(load_result(folder))
             step()
-    return gather_methods(results, [read_meta(folder) for folder in folders], study)
+    return results, gather_methods(results, [read_meta(folder) for folder in folders], study)
 
 
 def _list_study_runs(study: Study) -> list[list[Path]]:

@@ -224,7 +224,7 @@ def _list_archives(source: str, what: Sequence[str], options: dict[str, Any]) ->
     host = options["host"] or socket.gethostname()
     entries = [read_archive_entry(n, os.environ, host, named=options["config"]) for n in options["entries"]]
     if source == "mlperf":
-        files = _find_mlperf_logs(subjects)
+        files = find_mlperf_logs(subjects)
         if options["host"] and sum(Path(f).name.startswith("node_") for f in files) > 1:
             raise ConfigError("--host is one name for several nodes", next="leave it out", code="config.hosts")
         logs = [(Path(f).stem, _make_file_settings(source, f, options, settings)) for f in files]
@@ -257,7 +257,7 @@ def _list_archives(source: str, what: Sequence[str], options: dict[str, Any]) ->
     return _list_servers(subjects, settings, entries, options["nodes"])
 
 
-def _find_mlperf_logs(subjects: Sequence[str]) -> list[str]:
+def find_mlperf_logs(subjects: Sequence[str]) -> list[str]:
     """Return the logs of a run of MLPerf, those of its load first: files as given, those of a folder by their names.
 
     The log of a training, `result_0.txt`, and its power logs in `power/result_0` belong together. Raises ConfigError.

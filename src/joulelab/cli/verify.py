@@ -1,8 +1,10 @@
-"""Verify that runs are as they were recorded: `joulelab verify RUN...`."""
+"""Verify runs, and figures of others: `joulelab verify RUN|FOLDER|FILE...`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,45 +12,106 @@ from joulelab.cli.output import print_blocks, print_json, print_notice, show_pro
 from joulelab.cli.parameters import format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
+    from joulelab.analysis.outside_figures import StandardRow
+    from joulelab.analysis.result import Check, Result
     from joulelab.report.terminal import TextBlock
     from joulelab.store.verification import Verification
 
+EXAMPLES = format_examples(
+    "joulelab verify last",
+    "joulelab verify joulelab-runs/* --json",
+    "joulelab verify emissions.csv",
+    "joulelab verify submission/run_1",
+)
+MOST_FINDINGS = 20
+MOST_ROWS = 100_000  # of an emissions.csv
+RESULT_WIDTH = 8
 
-@click.command("verify", epilog=format_examples("joulelab verify last", "joulelab verify joulelab-runs/* --json"))
-@click.argument("run", nargs=-1, required=True)
+
+@dataclass(slots=True)
+class OutsideReport:
+    """Hold the checks of one file or folder of others: its answer in words, the recomputed result, the checks."""
+
+    name: str
+    kind: str
+    answer: list[tuple[str, str]]
+    checks: list[Check] = field(default_factory=list)
+    result: Result | None = None
+    error: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether a figure does not follow."""
+        return bool(self.error) or any(check.status == "failed" for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        from joulelab.analysis.result import make_plain
+        from joulelab.report.messages import word_check
+
+        worded = [make_plain(check) | {"text": word_check(check).text} for check in self.checks]
+        plain: dict[str, Any] = {"name": self.name, "kind": self.kind, "status": "failed" if self.has_failed else "ok"}
+        plain |= {"checks": worded, "error": self.error or None}
+        if self.result is not None:
+            energy = self.result.energy
+            per = {kind: make_plain(q) for kind, q in self.result.per_work().items()}
+            plain |= {"energy": make_plain(energy), "duration_s": self.result.duration_s, "per_work": per}
+        return plain
+
+
+@click.command("verify", epilog=EXAMPLES)
+@click.argument("run", nargs=-1, required=True, metavar="RUN|FOLDER|FILE...")
+@click.option(
+    "--machine-nodes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Nodes of the whole machine, for the EE HPC WG level.",
+)
 @json_option
 @runs_option
 @click.pass_context
-def command(context: click.Context, run: tuple[str, ...], as_json: bool, runs: Path) -> None:
-    """Check that the files of runs are unchanged.
+def command(context: click.Context, run: tuple[str, ...], machine_nodes: int | None, as_json: bool, runs: Path) -> None:
+    """Check runs and the figures of others.
 
-    Compares size and SHA-256 of all files with the run's manifest. The exit code is 1 if a file is damaged or missing.
-    Runs of joulelab 0.1.1 and before have no manifest: their files are read, but changes cannot be found, so they are
-    `not verifiable`.
+    Of a run, size and SHA-256 of all files are compared with its manifest; for a single run the level of the EE HPC WG
+    and the sampling rules of MLPerf follow. A FOLDER of an MLPerf power submission is computed again from its raw
+    data. A FILE of CodeCarbon (emissions.csv) is checked for figures that do not follow from each other.
+
+    The exit code is 1 if a file is damaged or missing, or if a figure does not follow. Runs of joulelab 0.1.1 and
+    before have no manifest: their files are read, but changes cannot be found, so they are `not verifiable`.
     """
     from joulelab.core.errors import JoulelabError
     from joulelab.store.verification import DAMAGED, verify_run
 
-    found, errors = [], []
+    found: list[Verification | OutsideReport] = []
+    errors = []
     with show_progress(f"verifying {len(run)} runs", len(run)) as step:
         for word in run:
             try:
-                found.append(verify_run(runs, word))
+                found.append(verify_outside(Path(word)) or verify_run(runs, word))
             except JoulelabError as error:  # the other runs are verified all the same
                 errors.append(error)
             step()
+    own = [each for each in found if not isinstance(each, OutsideReport)]
+    levels = {
+        each.folder: rows
+        for each in own
+        if (rows := _find_levels(each.folder, machine_nodes, is_needed=as_json or len(found) == 1))
+    }
     if as_json:
-        print_json([each.to_json() for each in found])
+        print_json([each.to_json() | _describe_levels(each, levels) for each in found])
     else:
         for each in found:
-            print_blocks(_lay_out(each))
+            print_blocks(_lay_out_outside(each) if isinstance(each, OutsideReport) else _lay_out(each))
+            if not isinstance(each, OutsideReport) and each.folder in levels:
+                print_blocks(_lay_out_levels(*levels[each.folder]))
     for problem in errors[:-1]:
         print_notice(str(problem))
     if errors:
         raise errors[-1]
-    if any(each.status == DAMAGED for each in found):
+    if any(each.has_failed if isinstance(each, OutsideReport) else each.status == DAMAGED for each in found):
         context.exit(1)
 
 
@@ -78,4 +141,185 @@ def _lay_out(found: Verification) -> list[TextBlock]:
         blocks.append(TextLine(line, is_wrapped=False))
     if found.status == DAMAGED:
         blocks.append(TextLine("next     copy the run folder again from its origin"))
+    return blocks
+
+
+# Standards -------------------------------------------------------------------------------------------------------
+
+Levels = tuple[list["StandardRow"], list["StandardRow"]]
+
+
+def _find_levels(folder: Path, machine_nodes: int | None, *, is_needed: bool) -> Levels | None:
+    """Return the aspects of standards for a run that has ended; None if it has no result."""
+    if not is_needed:
+        return None
+    from joulelab.analysis.outside_figures import judge_levels, judge_mlperf
+    from joulelab.analysis.results_file import load_result
+    from joulelab.core.errors import JoulelabError
+    from joulelab.report.citation import gather_measurement
+    from joulelab.store.run_folder import read_meta
+
+    try:
+        facts = gather_measurement(load_result(folder), read_meta(folder), machine_nodes)
+    except JoulelabError:  # it is damaged, or still recording: the verification has the reason
+        return None
+    return judge_levels(facts), judge_mlperf(facts)
+
+
+def _lay_out_levels(levels: list[StandardRow], rules: list[StandardRow]) -> list[TextBlock]:
+    from joulelab.analysis.outside_figures import find_level
+    from joulelab.report.messages.verify_messages import ASPECTS, NEEDS
+    from joulelab.report.tables import TableRow, make_table
+    from joulelab.report.terminal import BLANK_LINE, TextLine
+
+    level = find_level(levels)
+    met = sum(bool(rule.level) for rule in rules)
+    name = f"level {level}" if level else "no level"
+    is_open = any(row.level is None for row in levels)
+    condition = ", if these nodes are the whole machine" if is_open and level else ""
+    answer = f"EE HPC WG: {name} of 3{condition}. MLPerf sampling: {met} of {len(rules)} rules are met."
+    rows = [
+        (f"EE HPC WG: {ASPECTS[row.aspect]}", "?" if row.level is None else str(row.level), NEEDS.get(row.needs, ""))
+        for row in levels
+    ]
+    mlperf = [
+        (f"MLPerf: {ASPECTS[row.aspect]}", "yes" if row.level else "no", NEEDS.get(row.needs, "")) for row in rules
+    ]
+    made = [TableRow(cells, has_rule_below=k == len(rows) - 1) for k, cells in enumerate(rows)]
+    table = make_table(("aspect", "level", "needed for the next level"), [*made, *mlperf], left=(0, 1, 2))
+    return [BLANK_LINE, TextLine(answer), table]
+
+
+def _describe_levels(each: Verification | OutsideReport, levels: dict[Path, Levels]) -> dict[str, Any]:
+    found = None if isinstance(each, OutsideReport) else levels.get(each.folder)
+    if found is None:
+        return {}
+    from joulelab.analysis.outside_figures import find_level
+    from joulelab.report.messages.verify_messages import NEEDS
+
+    def describe(rows: Iterable[StandardRow]) -> list[dict[str, Any]]:
+        return [
+            {"aspect": row.aspect, "level": row.level, "needs": NEEDS.get(row.needs), **row.numbers} for row in rows
+        ]
+
+    ours, rules = found
+    return {"ee_hpc_wg": {"level": find_level(ours), "aspects": describe(ours)}, "mlperf": describe(rules)}
+
+
+# Figures of others -----------------------------------------------------------------------------------------------
+
+
+def verify_outside(path: Path) -> OutsideReport | None:
+    """Check a file of CodeCarbon or a folder of MLPerf; None for anything else. Raises JoulelabError."""
+    from joulelab.instruments.file.mlperf import find_power_log
+
+    if path.is_dir() and not (path / "run.json").exists():
+        spl = find_power_log(path)
+        return None if spl is None else _verify_mlperf(path, spl)
+    if path.is_file() and path.suffix.lower() in (".csv", ".gz"):
+        return _verify_table(path)
+    return None
+
+
+def _verify_table(path: Path) -> OutsideReport:
+    from itertools import islice
+
+    from joulelab.analysis.outside_figures import check_codecarbon, read_codecarbon_rows
+    from joulelab.analysis.result import Check
+    from joulelab.core.errors import ConfigError
+    from joulelab.instruments.file.sources import CsvSource
+    from joulelab.instruments.file.tool_results import find_tool
+
+    source = CsvSource(path)
+    if find_tool(source.names) != "codecarbon":
+        then = "name a run, the folder of an MLPerf submission, or an emissions.csv of CodeCarbon"
+        why = "it has none of CodeCarbon's columns"
+        raise ConfigError("it cannot be verified", where=str(path), why=why, next=then, code="config.not-verifiable")
+    rows, checks = read_codecarbon_rows(source.names, islice(source.read_rows(), MOST_ROWS))
+    checks += check_codecarbon(rows)
+    if source.faults.shape:
+        texts = {"column": "the whole line", "text": "another number of cells"}
+        checks.append(Check("codecarbon.cell", "failed", f"line {source.faults.first_line}", texts=texts))
+    skipped = {check.scope for check in checks if check.code in ("codecarbon.stage", "codecarbon.duplicate")}
+    counted = [row for row in rows if row.place not in skipped]
+    stated_j = sum(row.numbers.get("energy_consumed") or 0.0 for row in counted) * 3.6e6
+    return OutsideReport(path.name, "codecarbon", _word_table(len(rows), len(counted), stated_j, checks), checks)
+
+
+def _word_table(rows: int, counted: int, stated_j: float, checks: list[Check]) -> list[tuple[str, str]]:
+    from joulelab.report.limit_text import format_joules
+
+    bad = {check.scope.partition(",")[0] for check in checks if check.status in ("failed", "warning")}
+    lines = [place for place in bad if place.startswith("line ")]
+    verdict = (
+        "every figure follows from the others"
+        if not bad
+        else f"{len(lines)} of {rows} lines have figures that do not follow"
+    )
+    left = f" ({rows - counted} of {rows} lines are in others, or twice)" if counted < rows else ""
+    return [
+        ("answer", verdict),
+        ("energy", f"{format_joules(stated_j)} stated in {counted} lines{left}; CodeCarbon states no uncertainty"),
+    ]
+
+
+def _verify_mlperf(path: Path, spl: Path) -> OutsideReport:
+    import tempfile
+
+    from joulelab.analysis.outside_figures import PowerControl, PowerLog, check_power_log
+    from joulelab.core.errors import JoulelabError
+    from joulelab.instruments.file.mlperf import read_control, read_power_log, read_window
+
+    result, error = None, ""
+    try:
+        with tempfile.TemporaryDirectory(prefix="joulelab-verify-") as scratch:
+            result = _recompute(path, Path(scratch))
+    except JoulelabError as failure:
+        error = str(failure)
+    window, validity = read_window(spl)
+    control = PowerControl(**read_control(spl), validity=validity)
+    checks = check_power_log(PowerLog(*read_power_log(spl)), window, control)
+    return OutsideReport(str(path), "mlperf", _word_recomputed(result, error, checks), checks, result, error)
+
+
+def _recompute(path: Path, scratch: Path) -> Result:
+    """Import a submission into a folder of its own, and analyse it as any run. Raises JoulelabError."""
+    import importlib
+    import os
+
+    from joulelab.analysis.results_file import load_result
+    from joulelab.run.run_import import ImportRequest, import_archives, make_archive_request
+
+    logs = importlib.import_module("joulelab.cli.import").find_mlperf_logs([str(path)])  # `import` is no name
+    requests = [make_archive_request("file", Path(log).stem, {"path": log}, os.environ) for log in logs]
+    wanted = ImportRequest(source="mlperf", command=["joulelab", "verify", str(path)])
+    return load_result(import_archives(scratch, requests, wanted).run)
+
+
+def _word_recomputed(result: Result | None, error: str, checks: list[Check]) -> list[tuple[str, str]]:
+    from joulelab.report.run_summary import list_work_facts, write_energy_answer
+
+    if result is None:
+        return [("answer", f"cannot be computed again: {error}")]
+    failed = sum(check.status == "failed" for check in checks)
+    verdict = f"{failed} of {len(checks)} checks failed" if failed else f"all {len(checks)} checks passed"
+    lines = [("answer", verdict), ("energy", f"{write_energy_answer(result, has_time=True)}, computed again")]
+    return lines + list_work_facts(result)[:1]
+
+
+def _lay_out_outside(found: OutsideReport) -> list[TextBlock]:
+    from joulelab.report.messages import word_check, word_checks
+    from joulelab.report.tables import make_table
+    from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
+
+    blocks: list[TextBlock] = [list_facts([("file", found.name), *found.answer], label_width=RESULT_WIDTH)]
+    passed = [word_check(check) for check in found.checks if check.status == "ok"]
+    worded = [*word_checks(found.checks), *passed]
+    rows = [(each.status, each.text) for each in worded[:MOST_FINDINGS]]
+    if rows:
+        blocks += [BLANK_LINE, make_table(("result", "check"), rows, left=(0, 1))]
+    if len(worded) > MOST_FINDINGS:
+        blocks.append(TextLine(f"{len(worded) - MOST_FINDINGS} more: joulelab verify {found.name} --json"))
+    steps = list(dict.fromkeys(each.next for each in worded if each.next and each.status in ("failed", "warning")))
+    blocks += [TextLine(f"next     {text}") for text in steps[:3]]
     return blocks

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-    from transformers import TrainerState, TrainingArguments
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 LAST_ROW = {"train_runtime", "train_loss", "total_flos"}  # names in the last row that a Trainer logs
 
@@ -139,9 +139,15 @@ class JoulelabCallback(TrainingCallback, TrainerCallback):
 
     @guard_hook
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, train_dataloader: Any = None, **__: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *_: Any,
+        train_dataloader: Any = None,
+        **__: Any,
     ) -> None:
-        """Report a step of the optimizer, with all batches since the last one."""
+        """Report a step of the optimizer, with all batches since the last one; at the limit of the run, stop."""
         if not self.training.is_begun:
             return
         self._count_batch(args, state, train_dataloader)
@@ -152,6 +158,8 @@ class JoulelabCallback(TrainingCallback, TrainerCallback):
         done, self._done = self._done, {}
         self.training.report_step(done)
         self._since_ns = monotonic_ns()
+        if self.training.has_reached_limit():
+            control.should_save = control.should_training_stop = True
 
     def _count_batch(self, args: TrainingArguments, state: TrainerState, loader: Any) -> None:
         self._batch += 1

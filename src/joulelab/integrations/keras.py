@@ -18,6 +18,9 @@ except ImportError as error:
     ) from error
 
 
+STOPPED_FILE = "stopped-at-limit.keras"
+
+
 class JoulelabCallback(TrainingCallback, keras.callbacks.Callback):
     """Measure a training: phases `train`, `epoch n`, steps, validation; a test or prediction by itself.
 
@@ -29,6 +32,8 @@ class JoulelabCallback(TrainingCallback, keras.callbacks.Callback):
     for the device, so it is read after the first batch of a training and the last of an epoch only. Batches between
     are taken to be as large as the first; the difference is reported at the end of the epoch. `batch_size` is for a
     model whose own `train_step` does not keep that mean.
+
+    At the limit of its run (`joulelab run --stop-at`) it saves the model as `stopped-at-limit.keras` here and stops.
     """
 
     def __init__(self, name: str | None = None, *, batch_size: int | None = None, **options: Any) -> None:
@@ -69,6 +74,9 @@ class JoulelabCallback(TrainingCallback, keras.callbacks.Callback):
         """Report a step."""
         if self.training.is_begun:
             self.training.report_step(self._count_samples("samples", last=batch + 1 == self._steps))
+            if self.training.has_reached_limit() and not self.model.stop_training:
+                self.model.stop_training = True
+                self.model.save(STOPPED_FILE)
 
     @guard_hook
     def on_epoch_end(self, _epoch: int, logs: dict[str, Any] | None = None) -> None:

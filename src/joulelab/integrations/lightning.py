@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 ROW_S = 1.0  # a row of metrics is not read twice within this time
+STOPPED_FILE = "stopped-at-limit.ckpt"
 
 
 def _find_callback_class() -> Any:
@@ -38,6 +40,7 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
     them, and `monitor="energy_kwh"` works in other callbacks.
     Options are those of `joulelab.measure()`, `log` (auto, wandb, mlflow, none) and `summary` (a line at the end).
     `samples` is the size of a batch, or a function of the batch, where that is not the length of its first tensor.
+    At the limit of its run (`joulelab run --stop-at`) it saves `stopped-at-limit.ckpt` in `default_root_dir` and stops.
     """
 
     def __init__(
@@ -99,6 +102,8 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
             else:
                 self._steps, self._done = steps, {}
                 self.training.report_step(done)
+                if self.training.has_reached_limit():
+                    self._stop_training(trainer)
 
     @guard_hook
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
@@ -191,6 +196,12 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
     def teardown(self, *_: Any, **__: Any) -> None:
         """End a measurement that is still open, as when a trainer gives up."""
         self.training.end_training()
+
+    def _stop_training(self, trainer: Any) -> None:
+        """Save a checkpoint once, and let the trainer stop after this batch."""
+        if not trainer.should_stop:
+            trainer.should_stop = True
+            trainer.save_checkpoint(Path(trainer.default_root_dir) / STOPPED_FILE)
 
     def _log_row(self, trainer: Any, module: Any, *, logger: bool = True) -> None:
         if monotonic_ns() - self._row_ns > ROW_S * NS:  # else it is that of the validation at the end of this epoch

@@ -11,7 +11,9 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 import sys
+import threading
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +23,7 @@ from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.marks import MarkWriter, count_local_ranks, current_phase, read_global_rank
 from joulelab.run import marking
+from joulelab.run.energy_limit import remaining
 from joulelab.run.run_options import get_runs_folder
 from joulelab.run.session import is_recording_itself
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("joulelab")
 LOG_CHOICES = ("auto", "wandb", "mlflow", "none")
+ASK_RANKS_EVERY = 10  # steps: several ranks agree on the last one only so often
 
 
 def guard_hook(hook: Callable[..., None]) -> Callable[..., None]:
@@ -134,6 +138,64 @@ def scale_amounts(amounts: Mapping[str, float], factor: int) -> Mapping[str, flo
     return amounts if factor == 1 else {kind: amount * factor for kind, amount in amounts.items()}
 
 
+class LimitStop:
+    """Find out when a training has to end because the limit of its run is reached (`joulelab run --stop-at`).
+
+    The signal of the limit, SIGTERM, would end the process at once. In its place the training ends after the current
+    step. Another SIGTERM, and one that no limit sent, goes to the handler that was there before.
+    """
+
+    def __init__(self) -> None:
+        self._is_signalled = self._is_closed = False
+        self._calls = 0
+        self._before: Any = None
+        left = remaining(is_fresh=True)
+        is_terminated = left is not None and left.then == "SIGTERM"
+        if is_terminated and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._handle_signal)
+
+    def close(self) -> None:
+        """Restore the handler of SIGTERM; if the limit is reached and its signal is still to come, after the signal."""
+        self._is_closed = True
+        left = remaining(is_fresh=True)
+        if self._is_signalled or left is None or not left.is_reached:
+            self._restore_handler()
+
+    def _restore_handler(self) -> None:
+        if self._before is not None and signal.getsignal(signal.SIGTERM) == self._handle_signal:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def is_reached(self) -> bool:
+        """Return whether the training has to end after this step; all ranks of a job get the same answer."""
+        self._calls += 1
+        left = remaining()
+        is_reached = self._is_signalled or (left is not None and left.is_reached)
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return is_reached
+        if distributed.get_world_size() == 1:
+            return is_reached
+        if self._calls % ASK_RANKS_EVERY:
+            return False
+        torch: Any = sys.modules["torch"]
+        device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+        flag = torch.tensor([int(is_reached)], device=device)
+        distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def _handle_signal(self, number: int, frame: Any) -> None:
+        left, before = remaining(is_fresh=True), self._before
+        if left is not None and left.is_reached and not self._is_signalled:
+            self._is_signalled = True
+            if self._is_closed:
+                self._restore_handler()
+        elif callable(before):
+            before(number, frame)
+        elif before == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
 class TrainingMeasurement:
     """Measure a training as a run of its own, or as a phase of the run that it is part of.
 
@@ -156,13 +218,15 @@ class TrainingMeasurement:
         joulelab.measure(name, **options)  # a wrong option is refused here, not in the training
         self.measurement: joulelab.Measurement | None = None
         self.failed, self._is_first_rank, self._has_warned = False, True, False
+        self._has_stopped = False
         self._name, self._log, self._summary, self._options = name, log, summary, options
         self._begun: _OpenTraining | None = None
         self._finalizer: Any = None
+        self._stop: LimitStop | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the objects of this process: callbacks are copied, and sent to processes that a trainer starts."""
-        return self.__dict__ | {"measurement": None, "_begun": None, "_finalizer": None}
+        return self.__dict__ | {"measurement": None, "_begun": None, "_finalizer": None, "_stop": None}
 
     @property
     def is_begun(self) -> bool:
@@ -184,7 +248,7 @@ class TrainingMeasurement:
         of the launcher); `spawned`: this process started the others, so they are part of a run that began before.
         """
         self.end_training(JoulelabError("the training before did not report its end"), late=True)
-        self.measurement, self._has_warned = None, False
+        self.measurement, self._has_warned, self._has_stopped = None, False, False
         writer = marking.writer()
         if local_rank:
             if writer is None:
@@ -206,12 +270,17 @@ class TrainingMeasurement:
         self._finalizer = weakref.finalize(self, begun.abandon)
         if writer is None:
             begun.enter_phase(name, None)
+        if name == "train" and remaining(is_fresh=True) is not None:
+            self._stop = LimitStop()
         self._start_trackers(begun)
         if has_metrics and measurement.run is not None:
             self._start_metrics(begun)
 
     def end_training(self, error: BaseException | None = None, *, late: bool = False) -> dict[str, float]:
         """End the measurement and all phases, if a training is open; print the line, and return the final metrics."""
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop.close()
         begun, self._begun = self._begun, None
         if begun is None:
             return {}
@@ -271,6 +340,20 @@ class TrainingMeasurement:
             done = self._begun.add_work(amounts)
             if (writer := marking.writer()) is not None:
                 writer.step(done)
+
+    def has_reached_limit(self) -> bool:
+        """Return whether the training has to end after this step, because the limit of its run is reached.
+
+        Call it once after each step, on every rank.
+        """
+        if self._stop is None or not self._stop.is_reached():
+            return False
+        if self._is_first_rank and not self._has_stopped:
+            left = remaining(is_fresh=True)
+            name = f"limit of {left.limit}" if left is not None else "limit of the run"
+            print_below_bar(f"joulelab: the {name} is reached: the training saves its state and stops")
+        self._has_stopped = True
+        return True
 
     def report_work(self, amounts: Mapping[str, float]) -> None:
         """Report work outside of steps."""

@@ -26,6 +26,7 @@ from joulelab.report.tables import escape_latex, escape_markdown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from joulelab.analysis.outside_figures import MeasurementFacts
     from joulelab.analysis.result import Result, ScopeResult
     from joulelab.core.quantity import Quantity
     from joulelab.study.folder import Study
@@ -178,7 +179,7 @@ def gather_methods(
     results: Sequence[Result], metas: Sequence[Mapping[str, Any]], study: StudyFacts | None = None
 ) -> MethodFacts:
     """Gather how runs were measured, from their results and the contents of their `run.json`, in the same order."""
-    counted = [_list_counted(result, study.scope if study else None) for result in results]
+    counted = [list_counted_scopes(result, study.scope if study else None) for result in results]
     energies = [_sum_energy(result, scopes, study) for result, scopes in zip(results, counted, strict=True)]
     known = [energy for energy in energies if energy is not None]
     relative = [energy.relative for energy in known if energy.relative is not None]
@@ -216,6 +217,28 @@ def gather_methods(
     )
 
 
+def gather_measurement(result: Result, meta: Mapping[str, Any], machine_nodes: int | None = None) -> MeasurementFacts:
+    """Gather how one run was measured, as standards ask; `machine_nodes` is the number of nodes of the machine."""
+    from joulelab.analysis.outside_figures import MeasurementFacts
+
+    counted = list_counted_scopes(result)
+    whole, options = result.group("measured"), meta.get("options") or {}
+    rates = [one.reading.readings / result.duration_s for one in counted] if result.duration_s > 0 else []
+    meters = _list_meters([result], [counted], [meta])
+    return MeasurementFacts(
+        families=tuple(dict.fromkeys(find_family(one.scope) for one in counted)),
+        is_counter=bool(counted) and all(one.reading.kind == "counter" for one in counted),
+        is_estimate=any(one.estimate for one in counted),
+        rate_hz=min(rates, default=0.0),
+        coverage=min((one.reading.coverage for one in counted), default=0.0),
+        idle_s=float(options.get("idle_s") or 0.0),
+        mean_w=0.0 if whole is None else whole.mean_w.value,
+        nodes=len({one.host for one in counted}),
+        machine_nodes=machine_nodes,
+        has_analyzer=bool(meters) and all(use.meter == "analyzer" for use in meters),
+    )
+
+
 def _is_doubt(status: str) -> bool:
     return status in ("warning", "failed")
 
@@ -224,7 +247,7 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _list_counted(result: Result, scope: str | None) -> list[ScopeResult]:
+def list_counted_scopes(result: Result, scope: str | None = None) -> list[ScopeResult]:
     """Return the scopes that make up the energy of a run."""
     group = result.group(scope or "measured")
     if group is None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from joulelab.analysis.result import Result
     from joulelab.run.child_process import ChildProcess
+    from joulelab.run.energy_limit import LimitGuard
     from joulelab.run.run_caps import Companion
     from joulelab.run.run_options import RunOptions
 
@@ -161,18 +162,19 @@ def run_command(
     recorder: ChildProcess | None = None,
     companion: Companion | None = None,
     display: LiveDisplay | None = None,
+    limit: LimitGuard | None = None,
 ) -> RunOutcome:
     """Run a command and record it. Main thread only.
 
     `signals` must be open; keep it open until the process exits, so that a late signal cannot change the exit code.
     `recorder` is a recorder process that was started early. `companion` works beside the workload, `display` shows it
-    on the terminal. If caps are refused, the command does not start.
+    on the terminal, `limit` stops it at an energy. If caps are refused, the command does not start.
     """
     recording = RunRecording(options, argv, environ)
     for problem in recording.problems:
         with contextlib.suppress(Exception):  # a message that cannot be printed stops nothing
             warn(f"not recorded: {problem}")
-    supervisor = _Supervisor(argv, environ, recording, signals, companion, display)
+    supervisor = _Supervisor(argv, environ, recording, signals, companion, display, limit)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
@@ -201,6 +203,7 @@ class _Supervisor:
         signals: SignalBox,
         companion: Companion | None,
         display: LiveDisplay | None,
+        limit: LimitGuard | None = None,
     ) -> None:
         self.argv = argv
         self.environ = environ
@@ -208,6 +211,7 @@ class _Supervisor:
         self.signals = signals
         self.companion = companion
         self.display = display
+        self.limit = limit
         self.caps = RunCaps(recording.options.caps, environ, recording, guarded=companion is not None)
         self.witness = GroupWitness()
         self.forwarder = SignalForwarder(self._send, self._has_group_signal)
@@ -294,25 +298,34 @@ class _Supervisor:
                 self.capture = OutputCapture(options.capture)
             except OSError as error:
                 self.recording.problems.append(f"cannot capture to {options.capture}: {error.strerror}")
+        if self.limit is not None:
+            self.limit.prepare(self.recording)
         if not self._start_workload(self.capture):
+            if self.limit is not None:
+                self.limit.end()
             return
         assert self.outcome.start_ns is not None
         self.recording.note_workload(self.pid, self.outcome.start_ns)
         if options.analyse and self.recording.run:
             self._preload_ns = self.outcome.start_ns + PRELOAD_NS
-        if self.companion is not None:
-            self.companion.begin(self.recording, self.caps)
-        if self.display is not None and self.recording.run is not None:
-            with contextlib.suppress(RuntimeError):  # no further thread can be started
-                self.display.begin(self.recording.run)
+        self._begin_watchers(self.outcome.start_ns)
         try:
             self.wait(lambda: self.end is not None, NEVER_NS)
             self._note_end()
         finally:
-            if self.display is not None:
-                self.display.end()
-            if self.companion is not None:
-                self.companion.end()
+            for watcher in (self.display, self.limit, self.companion):
+                if watcher is not None:
+                    watcher.end()
+
+    def _begin_watchers(self, start_ns: int) -> None:
+        """Begin what goes on beside the workload: its companion, its display and its limit."""
+        if self.companion is not None:
+            self.companion.begin(self.recording, self.caps)
+        with contextlib.suppress(RuntimeError):  # no further thread can be started
+            if self.display is not None and self.recording.run is not None:
+                self.display.begin(self.recording.run)
+            if self.limit is not None:
+                self.limit.begin(start_ns, self.environ, self.signals.original)
 
     def _start_workload(self, capture: OutputCapture | None) -> bool:
         outcome = self.outcome
@@ -367,6 +380,8 @@ class _Supervisor:
         if serve:
             self.recording.serve()
             self.caps.serve()
+            if self.limit is not None:
+                self.limit.serve(self._send)
         self._forward_signals()
         if monotonic_ns() >= self._continue_ns:
             self._continue_ns = NEVER_NS
@@ -384,12 +399,14 @@ class _Supervisor:
             until_ns,
             self.recording.due_ns,
             self.caps.due_ns,
+            NEVER_NS if self.limit is None else self.limit.due_ns,
             self.forwarder.due_ns,
             self._continue_ns,
             self._preload_ns,
         )
         poll = select.poll()
-        for fd in (self.signals.fd, *((*self.recording.fds, *self.caps.fds) if serve else ())):
+        limit_fds = () if self.limit is None else self.limit.fds
+        for fd in (self.signals.fd, *((*self.recording.fds, *self.caps.fds, *limit_fds) if serve else ())):
             poll.register(fd, select.POLLIN)
         wait_ms = max(0, min(-(-(due_ns - now_ns) // 1_000_000), 60_000))
         poll.poll(wait_ms)

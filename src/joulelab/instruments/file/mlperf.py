@@ -5,7 +5,9 @@ Formats: mlcommons/power-dev (spl.txt, server.json), loadgen (mlperf_log_detail.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from itertools import chain
@@ -298,3 +300,126 @@ class LoadArchive:
 
     def close(self) -> None:
         """Do nothing: the file is closed."""
+
+
+# A whole submission ----------------------------------------------------------------------------------------------
+
+SPL_PLACES = ("", "run_1", "performance/run_1")
+DETAIL_LOG = "mlperf_log_detail.txt"
+
+
+def find_power_log(folder: Path) -> Path | None:
+    """Return the analyzer's log of the testing run in a folder of a submission, None if it has none."""
+    return next((p for place in SPL_PLACES if (p := folder / place / "spl.txt").is_file()), None)
+
+
+def read_power_log(spl: Path) -> tuple[list[float], list[float], list[float]]:
+    """Return times (UTC, s), power (W) and the sum of the channels (W) of each reading; NaN for a value that lacks.
+
+    A reading whose time cannot be read is left out. Raises MeterError.
+    """
+    source = SplSource(spl, ",")
+    shift_s = float(source.read_session()[0].get("clock_offset_s", 0.0))
+    clock, times, watts, sums = Clock(STAMP), list[float](), list[float](), list[float]()
+    power = source.names.index("Watts") if "Watts" in source.names else -1
+    channels = [k for k, name in enumerate(source.names) if re.fullmatch(r"Ch[0-9]+ Watts", name)]
+    for _, cells in source.read_rows():
+        at_ns = _read_stamp(clock, cells[0])
+        if at_ns is None:
+            continue
+        times.append(at_ns / NS + shift_s)
+        watts.append(_read_watts(cells[power]) if power >= 0 else math.nan)
+        if channels:
+            sums.append(sum(_read_watts(cells[k]) for k in channels))
+    return times, watts, sums
+
+
+def _read_watts(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def read_window(spl: Path) -> tuple[tuple[float, float] | None, str]:
+    """Return begin and end (UTC, s) of the timed part beside a power log, and the validity that the load states."""
+    detail = spl.parent / DETAIL_LOG
+    if not detail.is_file():
+        return None, ""
+    load = MllogSource(detail, ",").load
+    span = load.interval
+    window = None if span is None else (span[0] / NS, span[1] / NS)
+    return window, str(load.results.get("result_validity", ""))
+
+
+def read_control(spl: Path) -> dict[str, Any]:
+    """Return what the power controller recorded of the testing run, as far as `server.json` and `client.json` have it.
+
+    `watts` (mean, lowest, highest, count), `uncertainty` (share), `server_s` and `client_s` (times of the phases),
+    `hashes` (name, stated, found or None), `analyzer`, `is_range_fixed`, `has_ranging`.
+    """
+    root = spl.parent.parent if spl.parent.name == "run_1" else spl.parent
+    server, client = (_read_controller(root, spl.parent, name) for name in ("server.json", "client.json"))
+    messages = [m for m in server.get("ptd_messages") or () if isinstance(m, dict)]
+    asked = [str(m.get("cmd", "")) for m in messages]
+    testing = next((k for k, cmd in enumerate(asked) if cmd.startswith("Go,") and cmd.endswith("_testing")), None)
+    found: dict[str, Any] = {
+        "server_s": _read_phase(server),
+        "client_s": _read_phase(client),
+        "hashes": _compare_hashes({**_get_hashes(client), **_get_hashes(server)}, root, spl.parent),
+        "analyzer": next((str(m.get("reply", "")) for m in messages if m.get("cmd") == "Identify"), ""),
+    }
+    if testing is None:
+        return found
+    replies = {cmd: str(m.get("reply", "")) for cmd, m in zip(asked[testing:], messages[testing:], strict=True)}
+    ranges = [cmd for cmd in asked[:testing] if cmd.startswith("SR,")][-2:]
+    found["is_range_fixed"] = len(ranges) == 2 and not any(cmd.endswith("Auto") for cmd in ranges)
+    found["has_ranging"] = any(cmd.startswith("Go,") and cmd.endswith("_ranging") for cmd in asked[:testing])
+    found["watts"] = _read_reply(replies.get("Watts", ""))
+    numbers = replies.get("Uncertainty", "").split(",")
+    found["uncertainty"] = _read_watts(numbers[1]) if len(numbers) > 1 else None
+    return found
+
+
+def _read_controller(root: Path, beside: Path, name: str) -> dict[str, Any]:
+    for folder in (root / "power", beside, beside / "power"):
+        try:
+            data = json.loads((folder / name).read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(data, dict):
+            return data
+    return {}
+
+
+def _read_phase(data: Mapping[str, Any]) -> tuple[float, ...]:
+    try:
+        return tuple(float(pair[0]) for pair in data["phases"]["testing"])
+    except (LookupError, TypeError, ValueError):
+        return ()
+
+
+def _get_hashes(data: Mapping[str, Any]) -> dict[str, str]:
+    results = data.get("results")
+    return {str(k): str(v) for k, v in results.items()} if isinstance(results, dict) else {}
+
+
+def _compare_hashes(stated: Mapping[str, str], root: Path, beside: Path) -> list[tuple[str, str, str | None]]:
+    found: list[tuple[str, str, str | None]] = []
+    for name, value in sorted(stated.items()):
+        folder, _, base = name.rpartition("/")
+        if ".." in name or name.startswith("/"):
+            continue
+        places = [root / name, *([beside / base] if folder in ("run_1", "power") else [])]
+        path = next((p for p in places if p.is_file()), None)
+        found.append((name, value, None if path is None else hashlib.sha1(path.read_bytes()).hexdigest()))  # noqa: S324 MLPerf's own choice
+    return found
+
+
+def _read_reply(reply: str) -> tuple[float, float, float, int] | None:
+    """Return mean, lowest and highest power and the number of samples of `Watts,5639.5,2406.5,6219.0,3634,0,3634`."""
+    try:
+        _, mean, low, high, count, *_ = reply.split(",")
+        return float(mean), float(low), float(high), int(count)
+    except ValueError:
+        return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import joulelab
-from joulelab.report.messages import check_messages, study_messages
+from joulelab.report.messages import check_messages, study_messages, verify_messages
 
 ROOT = Path(joulelab.__file__).parent
 CHECK, LAG, STUDY, COMPARISON = "check", "lag", "study", "comparison"
@@ -43,6 +43,7 @@ def find_message(subject: str, code: str) -> Message | None:
 def _list_own() -> dict[tuple[str, str], Message]:
     return (
         _read_entries(CHECK, check_messages.MESSAGES)
+        | _read_entries(CHECK, verify_messages.MESSAGES)
         | _read_entries(LAG, check_messages.LAG_MESSAGES)
         | _read_entries(STUDY, study_messages.MESSAGES)
         | _read_entries(COMPARISON, study_messages.COMPARISON_MESSAGES)

@@ -18,6 +18,7 @@ from joulelab.core.text import escape_unprintable
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.footprint_text import list_footprint_facts
+from joulelab.report.limit_text import REACHED, list_limit_facts
 from joulelab.report.messages import add_next_step, word_check, word_checks
 from joulelab.report.run_rows import has_too_few_readings, list_energy_rows, list_phase_rows
 from joulelab.report.tables import HARD_BLANK, Column, MarkedCell, Table, TableCell, TableRow, make_table, scale_column
@@ -133,7 +134,7 @@ def list_answer_facts(
     lines.append(("energy", write_energy_answer(result)))
     if covers := describe_coverage(result):
         lines.append(("covers", covers))
-    lines += list_footprint_facts(result, has_hint=has_hint) + list_cap_facts(result)
+    lines += list_footprint_facts(result, has_hint=has_hint) + list_limit_facts(result) + list_cap_facts(result)
     lines += list_work_facts(result, every=every)
     return lines + [fact for fact in list_workload_facts(result) if every or fact[0] in ("data", "quality")]
 
@@ -448,6 +449,8 @@ def lay_out_commands(result: Result, folder: Path, handle: str, hidden: int | No
         more = ["phases"] if result.phases else []
         more += [f"{hidden} more {'note' if hidden == 1 else 'notes'}"] if hidden else []
         command, remark = f"joulelab show {handle} --all", ", ".join([*more, "meters"])
+        if check.code == REACHED:
+            continue  # it is in the answer
         if hidden is None:
             command, remark = f"joulelab show {handle} --budget", "parts of each uncertainty"
         is_short = LABEL_WIDTH + 1 + len(f"{command}   # {remark}") <= TEXT_WIDTH

@@ -36,6 +36,16 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "the UTC clock was stepped by {step_s:+s}; energies use monotonic time and are not affected",
         "",
     ),
+    "limit.reached": (
+        "note",
+        "the limit of {limit}[ in {phase}] was reached after {reached_s:s}[: {then}]",
+        "",
+    ),
+    "limit.lost": (
+        "warning",
+        "the limit of {limit} was not watched for some time: a meter gave no readings",
+        TEST_METERS,
+    ),
     "interval": ("note, warning or failed", "the start or the end of the run is uncertain: {what}", "[{next}]"),
     "too-many-phases": (
         "warning",

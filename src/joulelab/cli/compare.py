@@ -49,7 +49,7 @@ def command(words: tuple[str, ...], form: str, as_json: bool, runs: Path) -> Non
     name=NAME every run of this name.
     """
     first, second = split_groups(words)
-    paths = [_find_group(runs, group) for group in (first, second)]
+    paths = [find_group(runs, group) for group in (first, second)]
     if BETWEEN in words:
         _mention_names(runs, (*first, *second))
     both = {path.resolve() for path in paths[0]} & {path.resolve() for path in paths[1]}
@@ -60,7 +60,7 @@ def command(words: tuple[str, ...], form: str, as_json: bool, runs: Path) -> Non
         raise UsageError("same-run", f"run {name} is in both groups ({len(both)} in all); name each run in one only")
     with show_progress(f"reading {sum(map(len, paths))} runs"):
         site = load_current_site()
-        groups = [_load_group(*each, site) for each in zip("AB", (first, second), paths, strict=True)]
+        groups = [load_group(*each, site) for each in zip("AB", (first, second), paths, strict=True)]
     a, b = groups
     if len(a.runs) == len(b.runs) == 1:
         if left_out := a.left_out + b.left_out:
@@ -84,7 +84,7 @@ def split_groups(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]
     return first, second
 
 
-def _find_group(runs: Path, words: Sequence[str]) -> list[Path]:
+def find_group(runs: Path, words: Sequence[str]) -> list[Path]:
     """Return the runs of a group, each once. Raises NotARun."""
     from joulelab.store.run_folder import find_run, select_runs
 
@@ -110,14 +110,16 @@ def _is_label(word: str) -> bool:
     return "=" in word and not Path(word).exists()
 
 
-def _load_group(letter: str, words: Sequence[str], paths: Sequence[Path], site: Site | None) -> RunGroup:
-    """Read the runs of a group; of those that labels chose, runs that did not succeed are left out."""
+def load_group(
+    letter: str, words: Sequence[str], paths: Sequence[Path], site: Site | None, *, is_choice: bool = False
+) -> RunGroup:
+    """Read the runs of a group; of those that labels, or another choice, chose, failed runs are left out."""
     from joulelab.analysis.results_file import load_result
     from joulelab.report.comparison import is_success
     from joulelab.report.group_comparison import RunGroup
 
     results = [load_result(path).with_site(site) for path in paths]
-    kept = [r for r in results if is_success(r)] if any(map(_is_label, words)) else results
+    kept = [r for r in results if is_success(r)] if is_choice or any(map(_is_label, words)) else results
     if not kept:
         raise UsageError("no-whole-run", f"none of the {len(results)} runs of {' '.join(words)} has succeeded")
     return RunGroup(letter, " ".join(words), tuple(kept), len(results) - len(kept))

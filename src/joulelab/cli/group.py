@@ -35,6 +35,7 @@ SECTIONS = {
         "show": "Show the energy of a run, finished or still running.",
         "ls": "List the runs: age, duration, energy, outcome, command.",
         "compare": "Compare two runs or two groups of runs.",
+        "gate": "Fail if runs or a command need significantly more energy than a baseline.",
         "report": "Write a report of a run, several runs or a study: one HTML file.",
         "figure": "Draw figures of a run, several runs or a study, for papers.",
         "cite": "Print a methods paragraph for a paper, and the citation of joulelab.",
@@ -89,6 +90,8 @@ RESTORE_NO_CAPS = ("agent", "cap", "capd", "mark", "twin")
 OWN_FAILURE = 125
 # Commands that return the workload's exit code; their own failures return 125, which workloads seldom do.
 RUNNING = ("run", "cap")
+# Commands whose exit code 1 is an answer: all that fails returns 2.
+DECIDING = ("gate",)
 # Key of a context's `meta`: set by a subcommand that returns the workload's exit code.
 RUNS_WORKLOAD = "joulelab.runs_workload"
 SIGPIPE_CODE = 141
@@ -136,7 +139,7 @@ class CommandGroup(click.Group):
         except JoulelabError as error:
             print_notice(str(error))
             _print_json_error(error, ctx)
-            usual = 2 if isinstance(error, ConfigError) else 1
+            usual = 2 if isinstance(error, ConfigError) or ctx.invoked_subcommand in DECIDING else 1
             running = ctx.invoked_subcommand in RUNNING or ctx.meta.get(RUNS_WORKLOAD)
             ctx.exit(OWN_FAILURE if running else usual)
         except BrokenPipeError:
@@ -193,7 +196,9 @@ def run_commands(words: list[str]) -> int:
     asked = "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
     is_online = own[:1] == ["tune"] and "--online" in own
     is_running = is_online or own[:2] == ["workload", "run"] or own[:1] in [[name] for name in RUNNING]
-    own_failure = OWN_FAILURE if is_running else 0  # another code could be mistaken for the workload's
+    is_deciding = own[:1] in [[name] for name in DECIDING]
+    # Another code could be mistaken for that of the workload, or for an answer.
+    own_failure = OWN_FAILURE if is_running else 2 * is_deciding
     try:
         code = commands.main(args=words, prog_name="joulelab", standalone_mode=False)
         sys.stdout.flush()
@@ -212,7 +217,7 @@ def run_commands(words: list[str]) -> int:
         _close_output()
         what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
         print_notice(f"{what} ({error.strerror or error})")
-        return 1
+        return 2 if is_deciding else 1
     except Exception as error:  # noqa: BLE001 a defect: its traceback belongs to the report
         import traceback
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cell_comparison import compare_cells, make_sample, make_samples
+from joulelab.analysis.cell_lines import find_cell_lines
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.marked_phases import DATA_FACT
 from joulelab.analysis.study_cells import Cell, Note, Trial, list_quality_figures
@@ -142,14 +143,33 @@ class GroupComparison:
 def compare_groups(a: RunGroup, b: RunGroup) -> GroupComparison:
     """Compare two groups, one of which has several runs, as two cells of a study."""
     runs = (*a.runs, *b.runs)
-    families = _choose_families(runs)
-    cells = [Cell(g.letter, {KNOB: g.letter}, tuple(_make_trial(run, families) for run in g.runs)) for g in (a, b)]
+    families, cells = _make_cells(a, b)
     summary = summarise_cells(cells, reference={KNOB: a.letter}, ks=())
     kinds = [k for k in summary.cell(b.letter).per_work if k in summary.cell(a.letter).per_work]
     figures = _list_figures(summary, cells, kinds)
     figures[1:1] = _list_footprints(figures[0], _find_site(runs)) if figures and figures[0].name == "energy" else []
     notes = [*_note_groups(a, b, families), *(note for note in summary.notes if note.code in SHARED_NOTES)]
     return GroupComparison(a, b, tuple(figures), tuple(notes), summary.lines[0].per)
+
+
+def make_energy_samples(a: RunGroup, b: RunGroup) -> tuple[list[RepeatSample | None], str | None]:
+    """Return the energies of both groups by their runs, per unit of work if amounts of work differ, and this work."""
+    _, cells = _make_cells(a, b)
+    per = find_cell_lines(cells, {KNOB: a.letter})[0].per
+    return [make_samples(cell, per).get("energy") for cell in cells], per
+
+
+def list_group_notes(a: RunGroup, b: RunGroup) -> list[str]:
+    """List the doubts about comparing two groups, in words."""
+    return _word_group_notes(_note_groups(a, b, _make_cells(a, b)[0]))
+
+
+def _make_cells(a: RunGroup, b: RunGroup) -> tuple[tuple[str, ...], list[Cell]]:
+    """Return the families that are compared (empty: everything measured), and a cell for each group."""
+    families = _choose_families((*a.runs, *b.runs))
+    return families, [
+        Cell(g.letter, {KNOB: g.letter}, tuple(_make_trial(run, families) for run in g.runs)) for g in (a, b)
+    ]
 
 
 def _choose_families(runs: Sequence[Result]) -> tuple[str, ...]:

@@ -249,4 +249,49 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
         "Each has only one run, so the uncertainties do not include the spread between runs.",
         "Repeat both runs to measure the spread.",
     ),
+    "gate-above": (
+        "failed",
+        "Above: the energy[ per {per}] is {change:+%} against the baseline ({low:+%} to {high:+%}), significantly more, and a rise of {limit:%} is not excluded.",
+        "",
+    ),
+    "gate-not-above": (
+        "note",
+        "Not above: the energy[ per {per}] is {change:+%} against the baseline ({low:+%} to {high:+%}); a rise of {limit:%} is excluded.",
+        "",
+    ),
+    "gate-undecided.repeats": (
+        "warning",
+        "Cannot decide: the energy[ per {per}] is {change:+%} against the baseline ({low:+%} to {high:+%}), neither significantly above it nor surely below a rise of {limit:%}.",
+        "More runs, also of the baseline, narrow the interval.",
+    ),
+    "gate-undecided.one-run-each": (
+        "warning",
+        "Cannot decide: there is one run each, so the scatter between runs is unknown.",
+        "Repeat at least one of them: joulelab gate BASELINE -- CMD",
+    ),
+    "gate-undecided.meters": (
+        "warning",
+        "Cannot decide: the energy[ per {per}] is {change:+%} against the baseline ({low:+%} to {high:+%}); errors of different meters do not cancel, so more runs do not help.",
+        "Measure the baseline again, with the same meters and devices.",
+    ),
+    "gate-undecided.accuracy": (
+        "warning",
+        "Cannot decide: the accuracy of a meter is unknown, and the baseline was not measured by the same device.",
+        "Measure the baseline again, with the same meters and devices.",
+    ),
+    "gate-undecided.not-resolved": (
+        "warning",
+        "Cannot decide: the energy of the baseline is smaller than its interval.",
+        "Measure a longer run, or more repeats of it.",
+    ),
+    "gate-undecided.no-energy": (
+        "warning",
+        "Cannot decide: not all runs have an energy that was measured at the same points.",
+        "Look for the reason: joulelab meters",
+    ),
+    "gate-progress": (
+        "note",
+        "run {runs} of at most {at_most}[: {change:+%} against the baseline ({low:+%} to {high:+%})]",
+        "",
+    ),
 }

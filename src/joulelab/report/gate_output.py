@@ -1,0 +1,126 @@
+"""Show the decision of a gate: the answer in one sentence, both groups of runs, at most three notes; or as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from joulelab.analysis.energy_gate import GateVerdict, judge_rise
+from joulelab.analysis.study_cells import Note
+from joulelab.core.quantity import COVERAGE_FACTOR, Quantity
+from joulelab.report.comparison import lay_out_notes
+from joulelab.report.format import format_duration
+from joulelab.report.group_comparison import list_group_notes, make_energy_samples
+from joulelab.report.messages import COMPARISON, set_command_apart, word_note
+from joulelab.report.tables import make_table, scale_column
+from joulelab.report.terminal import BLANK_LINE, TextLine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulelab.analysis.cell_comparison import RepeatSample
+    from joulelab.report.group_comparison import RunGroup
+    from joulelab.report.tables import Table
+    from joulelab.report.terminal import TextBlock
+
+EXIT_CODES = {"not above": 0, "above": 1, "undecided": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """Hold a decision about two groups of runs; `per` is the work that energies are divided by, None for whole runs."""
+
+    baseline: RunGroup
+    current: RunGroup
+    samples: tuple[RepeatSample | None, RepeatSample | None]
+    verdict: GateVerdict
+    limit: float
+    per: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 for not above, 1 for significantly above, 2 if it cannot be decided."""
+        return EXIT_CODES[self.verdict.decision]
+
+    @property
+    def note(self) -> Note:
+        """Return the answer as a code with numbers."""
+        verdict = self.verdict
+        numbers: dict[str, float] = {"limit": self.limit}
+        if verdict.figure is not None and verdict.interval is not None:
+            numbers |= {"change": verdict.figure - 1, "low": verdict.interval[0] - 1, "high": verdict.interval[1] - 1}
+        texts = {"per": self.per.removesuffix("s")} if self.per else {}
+        code = verdict.decision.replace(" ", "-")
+        case = "no-energy" if None in self.samples else verdict.reason
+        return Note(f"gate-{code}.{case}" if case else f"gate-{code}", numbers, texts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; energies are in J, per unit of `per` if it is not None."""
+        groups: dict[str, Mapping[str, Any]] = {}
+        for name, group, sample in zip(
+            ("baseline", "current"), (self.baseline, self.current), self.samples, strict=True
+        ):
+            groups[name] = {
+                "chosen": group.words,
+                "runs": [run.run for run in group.runs],
+                "left_out": group.left_out,
+                "energy": None if sample is None else sample.to_json(),
+            }
+        return {
+            "decision": self.verdict.decision,
+            "reason": self.verdict.reason,
+            "exit_code": self.exit_code,
+            "limit": self.limit,
+            "ratio": self.verdict.figure,
+            "ratio_interval": self.verdict.interval,
+            "per": self.per,
+            **groups,
+            "verdict": word_note(self.note, COMPARISON),
+            "notes": list_group_notes(self.baseline, self.current),
+        }
+
+
+def judge_groups(baseline: RunGroup, current: RunGroup, limit: float, level: float) -> GateReport:
+    """Decide whether the runs of a group need more energy than those of the baseline."""
+    (first, second), per = make_energy_samples(baseline, current)
+    if first is None or second is None:
+        return GateReport(baseline, current, (first, second), GateVerdict("undecided"), limit, per)
+    return GateReport(baseline, current, (first, second), judge_rise(second, first, limit, level), limit, per)
+
+
+def word_progress(found: GateReport, at_most: int) -> str:
+    """Return one line about the runs so far: `run 4 of at most 10: +1.2 % (-0.8 % to +3.2 %)`."""
+    numbers = found.note.numbers
+    note = Note("gate-progress", {"runs": len(found.current.runs), "at_most": at_most, **numbers})
+    return word_note(note, COMPARISON)
+
+
+def lay_out_gate(found: GateReport) -> list[TextBlock]:
+    """Return the decision for a terminal: answer, groups, notes."""
+    answer, _, command = set_command_apart(word_note(found.note, COMPARISON)).partition("\n")
+    blocks: list[TextBlock] = [TextLine(answer, "bold")]
+    blocks += [TextLine(command, is_wrapped=False)] if command else []
+    blocks += [BLANK_LINE, make_gate_table(found), BLANK_LINE]
+    notes = list_group_notes(found.baseline, found.current)
+    return [*blocks, lay_out_notes(notes)] if notes else blocks[:-1]
+
+
+def make_gate_table(found: GateReport) -> Table:
+    """Return a row for each group: number of runs, mean energy with its interval, mean time."""
+    means = [None if sample is None else _make_mean(sample) for sample in found.samples]
+    unit = f"J/{found.per.removesuffix('s')}" if found.per else "J"
+    rows = []
+    for name, group, mean in zip(("baseline", "now"), (found.baseline, found.current), means, strict=True):
+        seconds = sum(run.duration_s for run in group.runs) / len(group.runs)
+        rows.append((name, len(group.runs), mean, format_duration(seconds), group.words))
+    return make_table(("", "runs", scale_column("energy", unit, means), "time", "chosen by"), rows, left=(0, 4))
+
+
+def _make_mean(sample: RepeatSample) -> Quantity:
+    """Return the mean with its scatter and the errors of the meters; unknown if one of them is."""
+    half, meter = sample.half_width, sample.meter
+    terms = {
+        "repeats:": (half or 0.0) / COVERAGE_FACTOR,
+        "meters:": (meter or 0.0) * abs(sample.mean) / COVERAGE_FACTOR,
+    }
+    return Quantity(sample.mean, terms, known=half is not None and meter is not None)

@@ -1,0 +1,96 @@
+"""`joulelab gate`: what runs and commands are judged by, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.cli.entry import JOULELAB
+from tests.report.synthetic import make_run
+
+from joulelab.cli.group import run_commands
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Call, Fail
+
+
+def test_runs_are_judged_against_a_baseline(call: Call, runs: Path, tmp_path: Path) -> None:
+    base = tmp_path / "kept"
+    for watts in (299.0, 300.0, 301.0):
+        make_run(base, gpu_w=watts, labels={"branch": "main"})
+    make_run(base, gpu_w=900.0, end={"exit_code": 1})  # a failed run of a folder is left out
+    for watts in (330.0, 331.0):
+        make_run(runs, gpu_w=watts, labels={"branch": "mine"})
+    same = make_run(runs, gpu_w=300.5, name="same")
+    above = json.loads(call("gate", base, "branch=mine", "--json", code=1).stdout)
+    assert (above["decision"], above["exit_code"]) == ("above", 1)
+    assert above["ratio_interval"][0] > 1.05
+    assert (len(above["baseline"]["runs"]), above["baseline"]["left_out"]) == (3, 1)
+    text = call("gate", base, "same", "--limit", "3%", code=0).output
+    assert text.startswith("Not above:")
+    assert "a rise of 3.0 % is excluded" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+    alone = json.loads(call("gate", same, "branch=mine", "--json", "--limit", "20%", code=0).stdout)
+    assert alone["decision"] == "not above"
+    two = sorted(path for path in base.iterdir())[:1]
+    once = json.loads(call("gate", two[0], same, "--json", code=2).stdout)
+    assert (once["decision"], once["reason"]) == ("undecided", "one-run-each")
+    assert "one run each" in call("gate", two[0], same, code=2).output
+
+
+def test_runs_without_energy_cannot_be_judged(call: Call, runs: Path) -> None:
+    for name in ("a", "b"):
+        make_run(runs, gpus=0, cpus=0, name=name)
+    assert "joulelab meters" in call("gate", "a", "b", code=2).output
+    assert json.loads(call("gate", "a", "b", "--json", code=2).stdout)["ratio"] is None
+
+
+def test_errors_are_no_answers(fail: Fail, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(runs, name="a")
+    assert fail("gate", "none", "a", code=2).code == "not-a-run.unknown"
+    assert fail("gate", "a", code=2).code == "usage.gate-runs"
+    assert fail("gate", "a", "a", code=2).code == "usage.same-run"
+    assert fail("gate", "a", run.name, "--", "true", code=2).code == "usage.gate-runs"
+    assert run_commands(["gate", "a", "b", "--limit", "5"]) == 2
+    assert "is not a precision" in capsys.readouterr().err
+
+
+METER = """
+import os
+from joulelab.core.spec import Accuracy, Spec, Stream
+class Steady:
+    def streams(self):
+        accuracy = Accuracy(gain=0.01, source="datasheet")
+        channel = Spec("power_w", "power", "W", "power", update_s=0.05, accuracy=accuracy)
+        return [Stream("node", "power", "node.ac", 0.05, (channel,))]
+    def read(self, stream): return (float(os.environ.get("WATTS", 1000)),)
+    def close(self): pass
+def open_meter(config): return Steady()
+"""
+
+
+@pytest.mark.system
+def test_a_command_is_repeated_until_the_answer_is_clear(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "steady.py").write_text(METER)
+    options = ("--meter", str(tmp_path / "steady.py"), "--runs", str(runs))
+    script = ["sleep", "0.4"]
+
+    def joulelab(*words: str, code: int) -> str:
+        done = subprocess.run([*JOULELAB, *words], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+        assert done.returncode == code, done.stderr + done.stdout
+        return done.stdout + done.stderr
+
+    for _ in range(3):
+        joulelab("run", "-q", "--name", "base", *options, "--", *script, code=0)
+    monkeypatch.setenv("WATTS", "3000")
+    text = joulelab("gate", "name=base", "--limit", "50%", "--at-most", "6", *options, "--", *script, code=1)
+    assert "run 3 of at most 6: +" in text
+    assert "Above: the energy" in text
+    failed = joulelab("gate", "name=base", *options, "--", "sh", "-c", "exit 3", code=2)
+    assert "the command failed (exit 3), so its energy is not judged" in failed

@@ -81,7 +81,7 @@ def test_a_run_has_money_and_carbon(call: Call) -> None:
 def test_the_configured_site_is_used_and_named(call: Call, tmp_path: Path) -> None:
     (tmp_path / "joulelab.toml").write_text('[site]\nzone = "DE"\nprice = "0.30 EUR"\npue = 1.2\n')
     text = " ".join(call("plan", "cost", "fast").stdout.split())
-    assert "(0.3 EUR/kWh; Germany 2023, 381 g/kWh; PUE 1.2; set by joulelab site)" in text
+    assert "(0.3 EUR/kWh; Germany 2023, 381 g/kWh by Ember and Energy Institute; PUE 1.2; set by joulelab site)" in text
     data = ask(call, "fast", "--tariff", "1USD")
     assert (data["configured_site"], data["units"]["cost"]) == (True, "USD")
     assert data["entries"][0]["pue"]["value"] == 1.2

@@ -88,4 +88,4 @@ def test_rows_mark_wide_intervals_and_warnings_in_words() -> None:
     priced = entry(2, site=Site(price=0.25, currency="EUR"))
     note = _note_sites([entry(1), priced, entry(3)])
     assert note is not None
-    assert "Germany 2023, 400 g/kWh, PUE 1.2; source: Ember / 0.25 EUR/kWh<" in note
+    assert "Germany 2023, 400 g/kWh by Ember, PUE 1.2 / 0.25 EUR/kWh<" in note

@@ -17,6 +17,7 @@ from joulelab.analysis.cell_metrics import StudySummary, summarise_cells
 from joulelab.analysis.goals import Goal
 from joulelab.analysis.power_profile import make_profile
 from joulelab.analysis.results_file import load_result
+from joulelab.cli.ls import _make_table
 from joulelab.core.quantity import Quantity
 from joulelab.plan.cost.cost_books import CostJob, make_books
 from joulelab.plan.cost.cost_output import lay_out_books
@@ -30,7 +31,7 @@ from joulelab.report.paper_tables import lay_out_paper, write_paper_document
 from joulelab.report.run_summary import lay_out_summary
 from joulelab.report.run_tables import lay_out_run
 from joulelab.report.study_tables import lay_out_study, write_study_document
-from joulelab.report.tables import Column, make_table, write_html, write_markdown, write_terminal
+from joulelab.report.tables import Column, make_table, write_html, write_latex, write_markdown, write_terminal
 from joulelab.report.terminal import write_blocks
 from joulelab.site.footprint import Site
 from joulelab.store.run_reader import open_run
@@ -169,13 +170,44 @@ def test_python_prints_quantities_by_the_same_rule() -> None:
     assert str(Quantity(0.19, {"a": 17.5})) == "not resolved (± 40)"
 
 
-def test_a_column_whose_uncertainties_are_all_unknown_says_so_once_in_its_heading() -> None:
+def test_a_table_says_once_that_uncertainties_are_unknown() -> None:
     rows = [
         (name, Quantity(value, known=False), Quantity(value, known=name == "b"))
         for name, value in (("a", 1.0), ("b", 2.0))
     ]
-    table = make_table(("", Column("energy of the node", "kJ"), Column("mean", "W")), rows)
+    made = make_table(("", Column("energy of the node", "kJ"), Column("mean", "W")), rows)
+    table = replace(made, no_interval="the accuracy is unknown; details:\n-> joulelab show a")
     for written in (write_terminal(table), write_terminal(table, 16), write_markdown(table), str(write_html(table))):
         head, _, body = written.partition("1.000")
-        assert head.count("± ?") == 1, written
-        assert body.count("± ?") == 1, written  # the accuracy of one mean of two is known
+        assert "± ?" not in written
+        assert head.count("‡") == 1, written  # no accuracy of the column is known: its heading has the mark
+        assert body.count("‡") == 2, written  # the accuracy of one mean of two is known; then the explanation
+        assert " ".join(written.split()).count("no interval: the") == 1, written
+        assert "joulelab show a" in written
+    latex = write_latex(table)
+    assert (latex.count(r"$^\ddagger$"), latex.count("no interval: the accuracy is unknown")) == (3, 1)
+    assert "\n-> joulelab show a" in write_terminal(table, 16)  # can be pasted
+    known = make_table(("", "W"), [("a", Quantity(2.0, {"a": 0.1}))])
+    assert "‡" not in write_terminal(known)
+
+
+def test_lists_and_plans_name_the_reason_of_a_missing_interval_once(tmp_path: Path) -> None:
+    rows = [
+        {"run": name, "problem": None, "energy": {"value": 5e3, "expanded": wide}, "estimate": False, "outcome": "exit"}
+        | {"exit_code": 0, "name": "", "command": ["c"], "start_utc": "", "duration_s": 1.0, "twin": ""}
+        for name, wide in (("r1", None), ("r2", 400.0), ("r3", None))
+    ]
+    listed = write_terminal(_make_table(rows, 80), 80)
+    jobs = [
+        CostJob(RunEnergy(measured(node_run(tmp_path, 6e3, seconds=20.0, name=name, gain=gain)), None), None)
+        for name, gain in (("a", None), ("b", None), ("c", 0.01))
+    ]
+    books = make_books(jobs, [PlanSite("home", "380", "0.32EUR", 1.4, 0.03)])
+    planned = write_blocks(lay_out_books(books), 80)
+    for text in (listed, planned):
+        assert "± ?" not in text, text
+        assert text.count("no interval") == 1, text
+        assert "-> joulelab show " in text
+        assert "unknown" in text.partition("no interval")[2]
+    assert [line.count("‡") for line in listed.splitlines()] == [0, 0, 1, 0, 1, 1, 0, 0]
+    assert "-> joulelab show r3 --all" in listed

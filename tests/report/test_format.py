@@ -80,7 +80,7 @@ def test_a_quality_may_be_smaller_than_its_interval_an_energy_may_not() -> None:
 )
 def test_a_figure_is_called_too_short_only_if_more_time_would_help(kind: str, sentence: str, cell: str) -> None:
     energy = make_quantity(12.3, 15.2, kind)
-    assert fmt.format_quantity(energy, "J", estimate=True, beside="3 Wh") == sentence
+    assert fmt.format_quantity(energy, "J", estimate=True) == sentence
     assert fmt.format_scaled(energy, 1.0, "J", estimate=True) == cell
     assert fmt.format_scaled(energy, 1.0, "J", is_derived=True) == fmt.NOT_RESOLVED
 
@@ -104,8 +104,24 @@ def test_an_estimate_is_marked() -> None:
 
 
 def test_everything_beside_a_quantity_is_in_one_pair_of_brackets() -> None:
-    text = fmt.format_quantity(make_quantity(9290.0, None), "J", estimate=True, beside="2.58 Wh")
-    assert text == "~9.290 kJ (2.58 Wh, accuracy unknown, estimate)"
+    text = fmt.format_quantity(make_quantity(9290.0, None), "J", estimate=True)
+    assert text == "~9.290 kJ (accuracy unknown, estimate)"
+
+
+@every_row(
+    ("value", "expanded", "text"),
+    [
+        (0.00828, 0.0005, "0.0083"),
+        (0.353, 0.021, "0.35"),
+        (0.353, 0.012, "0.353"),
+        (0.3534, None, "0.3534"),
+        (0.3534, math.inf, "0.3534"),
+    ],
+)
+def test_money_has_the_digits_of_its_interval(value: float, expanded: float | None, text: str) -> None:
+    assert fmt.format_rounded(value, expanded) == text
+    if expanded is not None and math.isfinite(expanded):
+        assert fmt.format_interval(value, expanded).startswith(f"{text} ± ")
 
 
 @every_row(

@@ -13,8 +13,10 @@ from tests.report.test_facts import stepped, told
 from joulelab import measure
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
+from joulelab.integrations.jupyter_figures import MeasuredCell
+from joulelab.integrations.jupyter_output import describe_cell
 from joulelab.report import format as fmt
-from joulelab.report.run_summary import describe_measurement
+from joulelab.report.run_summary import choose_notes, describe_measurement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,3 +69,23 @@ def test_a_meter_that_gave_no_reading_is_named(tmp_path: Path) -> None:
     unread = Check("not-read", "failed", "node.ac", texts={"meter": "lost", "reason": "no answer"})
     text = describe_measurement("t", 10.0, run, replace(load_result(run), checks=(unread,)))
     assert "no energy: node.ac: fewer than two readings by lost (no answer)" in text
+
+
+def test_advice_in_python_names_arguments_instead_of_options(tmp_path: Path) -> None:
+    run = make_run(tmp_path, gpus=1, cpus=0)
+    checks = (
+        Check("too-short", "warning", "gpu:0", {"edge_share": 0.3}, {"meter": "nvml", "option": "--tail 2"}),
+        Check("idle-drifted", "warning", "gpu:0", {"drift_w": 12.0}),
+    )
+    result = replace(load_result(run), checks=checks)
+    text = " ".join(describe_measurement("t", 10.0, run, result).split())
+    assert "Measure longer, or use joulelab.measure(..., tail_s=2)" in text
+    assert "or use a longer idle_s in joulelab.measure()" in text
+    cell = MeasuredCell("cell", run, 10.0, result, None)
+    shown = " ".join(describe_cell(cell).to_text().split())
+    assert "tail_s=2" in shown
+    for written in (text, shown):
+        assert "--tail" not in written
+        assert "--idle" not in written
+    notes, _ = choose_notes(result)
+    assert "--tail 2" in notes[0][1]  # in a terminal it is an option of `joulelab run`

@@ -175,7 +175,8 @@ def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
     path = make_run(runs, gpus=1, cpus=0, accuracy=UNKNOWN)
     text = shown(load_result(path), path)
     assert "±" not in text.splitlines()[1]
-    assert re.search(r"gpu:0 +\d\.\d+ ± \?", text)
+    assert re.search(r"gpu:0 +\d\.\d+‡ ", text)
+    assert text.count("no interval: ") == 1
 
 
 def test_an_estimate_is_marked_everywhere(runs: Path) -> None:
@@ -295,7 +296,8 @@ def test_the_worst_checks_come_first_and_good_ones_are_left_out() -> None:
     checks += [Check("idle-drifted", "warning", f"gpu:{k}", {"drift_w": k + 0.5}) for k in range(3)]
     found = [(check.code, check.status, check.next) for check in word_checks(checks)]
     wait = "Wait until the node has cooled, or use a longer --idle"
-    assert found == [("gaps", "failed", ""), ("idle-drifted", "warning", wait), ("throttled.power-cap", "note", "")]
+    cap = "To see the cap that is in force: joulelab cap status"
+    assert found == [("gaps", "failed", ""), ("idle-drifted", "warning", wait), ("throttled.power-cap", "note", cap)]
 
 
 def test_a_long_command_is_wrapped_so_that_it_can_be_pasted() -> None:
@@ -321,3 +323,17 @@ def test_a_gap_names_the_next_command(runs: Path) -> None:
     text = shown(failed, path)
     assert row(text, "failed").split(maxsplit=1)[1].startswith("gaps: gpu:0: no readings in 50 %")
     assert "         -> joulelab doctor nvml" in text
+
+
+def test_no_output_suggests_itself(tmp_path: Path) -> None:
+    path = make_run(tmp_path, gpus=1, cpus=0)
+    result = load_result(path)
+    rows: list[tuple[dict[str, Any], str | None]] = [
+        ({}, "joulelab show last --budget"),
+        ({"budget": True}, "joulelab show last --budget --scopes all"),
+        ({"budget": True, "every_scope": True}, None),
+    ]
+    for wanted, command in rows:
+        lines = write_blocks(lay_out_run(result, path, width=80, handle="last", **wanted), 80).splitlines()
+        more = [line.removeprefix("more").partition("   # ")[0].strip() for line in lines if line.startswith("more")]
+        assert more == ([command] if command else []), wanted

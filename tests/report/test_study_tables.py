@@ -79,7 +79,7 @@ def test_scaling_is_shown_where_it_matters_or_everywhere(summary: StudySummary) 
     assert "1 of 5 shown" in _printed(summarise_cells(sweep(gpus=(1, 2))))
     alone = summarise_cells([cell(f"g{g}", [trial(9.0 / g, 9.0 / g)], gpus=g) for g in (1, 2)], goals=GOALS)
     text = _printed(alone).partition("Scaling")[2]
-    assert re.search(r"^ *2 +2\.000 ± \? +100 ± \? +0\.5000 ± \?", text, re.MULTILINE)
+    assert re.search(r"^ *2 +2\.000‡ +100‡ +0\.5000‡", text, re.MULTILINE)
 
 
 def test_one_run_has_no_interval_for_time_and_says_so() -> None:
@@ -94,7 +94,7 @@ def test_unknown_accuracy_prints_no_interval_but_ratios_from_repeats_do() -> Non
     pairs = {260.0: (100.0, 101.0, 99.0), 170.0: (76.0, 76.5, 75.5)}
     cells = [cell(f"c{c:g}", [trial(e, 10.0, known=False) for e in es], cap=c) for c, es in pairs.items()]
     text = _printed(summarise_cells(cells, goals=[Goal("energy")]))
-    assert re.search(r"energy, J ± \?.*^ *170 +3 +76\.00 ", text, re.MULTILINE | re.DOTALL)
+    assert re.search(r"energy, J ‡.*^ *170 +3 +76\.00 ", text, re.MULTILINE | re.DOTALL)
     assert re.search(r"170 +24\.0 ± \d", text)
 
 
@@ -144,7 +144,7 @@ def test_per_what_is_compared_is_in_the_title_and_unknown_gains_have_no_stray_un
     cells = [Cell(f"c{b}", {"batch": b}, (replace(trial(1.0, 1.0), work={"samples": 9.0 * b}),)) for b in (16, 64)]
     text = _printed(summarise_cells(cells, goals=[Goal("energy")]))
     assert text.splitlines()[1].endswith("batch=16, per sample")
-    assert re.search(r"^ *64 +75\.0 ± \?", text, re.MULTILINE)
+    assert re.search(r"^ *64 +75\.0‡", text, re.MULTILINE)
 
 
 def test_scaling_is_a_csv_of_its_own(summary: StudySummary) -> None:

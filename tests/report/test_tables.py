@@ -263,6 +263,13 @@ def test_latex_has_figures_as_mathematics_and_title_and_notes_as_caption() -> No
     assert escape_latex("109,477 ± 12, ~5 ± ?") == r"$109{,}477 \pm 12$, \textasciitilde{}$5 \pm ?$"
 
 
+def test_latex_has_a_minus_before_figures_and_a_hyphen_in_names() -> None:
+    assert escape_latex("-12.3 (-13.5 to +2)") == "$-$12.3 ($-$13.5 to +2)"
+    assert escape_latex("-12.3 ± 1.1") == r"$-12.3 \pm 1.1$"
+    for name in ("20261118-015240-beb3", "gpu:0-7", "form of cifar-10", "--cap -", "a 2-3"):
+        assert escape_latex(name) == name
+
+
 def test_csv_has_figures_in_full_and_a_column_for_the_uncertainty() -> None:
     rows = list(csv.DictReader(io.StringIO(write_csv(TABLE))))
     assert float(rows[0]["energy, kJ"]) == 1.234

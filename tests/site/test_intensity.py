@@ -63,6 +63,12 @@ def test_figures_of_agencies_are_theirs() -> None:
         ("Türkiye", "TR"),
         ("Côte d’Ivoire", "CI"),
         ("World", "WORLD"),
+        ("Deutschland", "DE"),
+        ("osterreich", "AT"),
+        ("Schweiz", "CH"),
+        ("España", "ES"),
+        ("Sverige", "SE"),
+        ("日本", "JP"),
     ],
 )
 def test_a_zone_is_found_by_code_and_name(written: str, zone: str) -> None:
@@ -85,6 +91,8 @@ def test_own_figures_win_and_both_are_listed() -> None:
     ("zone", "year", "covers", "code", "advice"),
     [
         ("Germny", None, None, "config.unknown-zone", "did you mean DE (Germany)?"),
+        ("Deutschlnd", None, None, "config.unknown-zone", "did you mean DE (Germany)?"),
+        ("Emirates", None, None, "config.unknown-zone", "did you mean AE (United Arab Emirates)?"),
         ("D", None, None, "config.unknown-zone", "joulelab site --list"),
         ("", None, None, "config.unknown-zone", "joulelab site --list"),
         ("DE", 1990, None, "config.no-such-intensity", "2023 direct, 2023 lifecycle, 2024 direct"),
@@ -99,6 +107,13 @@ def test_an_unknown_figure_is_refused_with_a_suggestion(
         load_intensity_table().find_row(zone, year, covers)
     assert caught.value.code == code
     assert advice in (caught.value.next or "")
+
+
+def test_a_name_that_is_not_close_is_not_corrected() -> None:
+    for zone in ("Bavaria", "Texas", "us-east-1", "EN", "Karlsruhe", "D"):
+        with pytest.raises(ConfigError) as caught:
+            load_intensity_table().find_row(zone)
+        assert "did you mean" not in (caught.value.next or ""), zone
 
 
 def test_zones_are_searched_by_a_part_of_their_names() -> None:

@@ -22,7 +22,16 @@ from joulelab.core.quantity import Quantity
 from joulelab.dashboard.api import describe_run
 from joulelab.dashboard.lists import _write_row
 from joulelab.dashboard.run_entries import Place, read_entry
-from joulelab.report.footprint_text import format_co2e, format_cost, list_footprint_facts, word_footprint
+from joulelab.report.comparison import compare_runs, write_comparison
+from joulelab.report.footprint_text import (
+    format_co2e,
+    format_cost,
+    list_footprint_facts,
+    name_publisher,
+    word_footprint,
+    word_site,
+)
+from joulelab.report.group_comparison import RunGroup, compare_groups, write_groups
 from joulelab.report.page.document import write_offline_page
 from joulelab.report.page.run_page import open_run_report
 from joulelab.report.run_summary import describe_measurement, write_headline
@@ -32,6 +41,7 @@ from joulelab.run.config.configuration import load_config, load_site
 from joulelab.run.config.meter_choice import choose_meters
 from joulelab.run.run_options import RunOptions
 from joulelab.site.footprint import Site, compute_footprint
+from joulelab.site.intensity import load_intensity_table
 from joulelab.site.site_settings import read_site
 
 if TYPE_CHECKING:
@@ -89,12 +99,15 @@ def test_terminal_json_python_csv_page_and_dashboard_have_the_same_numbers(
     assert m.co2e.value == pytest.approx(6090 * 1000 / 3.6e6 * 1.2 * 0.381, rel=1e-3)
     assert m.cost.relative == m.co2e.relative == pytest.approx(result.energy.relative)
     cost, co2e = format_cost(m.cost, "EUR"), format_co2e(m.co2e)
-    line, site = f"{cost} and {co2e} CO2e", "(Germany 2023, 381 g/kWh, PUE 1.2)"
-    assert f"{line} {site}" in CliRunner().invoke(commands, ["show", str(path)]).stdout
-    assert f"{line} {site}" in describe_measurement("same", 1.0, path, result).replace("\N{NO-BREAK SPACE}", " ")
-    assert f"{line} {site}" in print_run(result, path, 200)
-    assert f"{line} {site}" in write_run_document(result, "markdown")
-    assert f"; {line} {site}; 2 GPUs, 1 CPU; nothing measures the rest of the node" in write_headline(result)
+    line = f"{cost} and {co2e} CO2e (Germany 2023, 381 g/kWh by Ember and Energy Institute, PUE 1.2)"
+    assert line in " ".join(CliRunner().invoke(commands, ["show", str(path)]).stdout.split())
+    assert line in " ".join(describe_measurement("same", 1.0, path, result).split())
+    assert line in print_run(result, path, 200)
+    assert line in write_run_document(result, "markdown")
+    assert f"; {line}; 2 GPUs, 1 CPU; nothing measures the rest of the node" in write_headline(result)
+    # The headline has the digits that the page has beside its interval.
+    assert format_cost(m.cost, "EUR", has_interval=True).startswith(cost.removesuffix(" EUR") + " ± ")
+    assert format_co2e(m.co2e, has_interval=True).startswith(co2e.removesuffix(" kg") + " ± ")
 
     monkeypatch.setenv("JOULELAB_RUNS", str(path.parent))
     asked = ["query", "SELECT * FROM runs", "--csv"]
@@ -193,7 +206,23 @@ def test_half_a_site_says_what_is_missing() -> None:
     only_price, only_zone = read_site({"price": "0.3 EUR"}), read_site({"zone": "US", "pue": 1.5})
     assert word_footprint(compute_footprint(energy, only_price)) == "0.300 EUR; no carbon intensity is set"
     text = word_footprint(compute_footprint(energy, only_zone), is_estimate=True)
-    assert text == "~0.549 kg CO2e (United States 2023, 366 g/kWh, direct, PUE 1.5); no price is set"
+    assert text == "~0.55 kg CO2e (United States 2023, 366 g/kWh by U.S. EIA, direct, PUE 1.5); no price is set"
+
+
+def test_every_text_with_co2e_names_year_and_source_of_the_intensity(tmp_path: Path) -> None:
+    """One row for each figure of CO2e that people read; pages and lists are compared above."""
+    own = read_site({"intensity": 45, "source": "our supplier, contract 7", "year": 2025, "price": "0.1 EUR"})
+    assert own is not None
+    assert word_site(own) == "2025, 45.0 g/kWh by our supplier"
+    for row in (*load_intensity_table().rows, *load_intensity_table().country_rows.values()):
+        assert 2 < len(name_publisher(row.source)) <= 30, row.source
+        assert row.source.startswith(name_publisher(row.source).removesuffix("…"))
+    a, b = (replace(load_result(make_run(tmp_path)), site=make_site()) for _ in "ab")
+    pair, groups = compare_runs(a, b), compare_groups(RunGroup("A", "a", (a, a)), RunGroup("B", "b", (b, b)))
+    whole = f"2023, 381 g/kWh, lifecycle emissions; source: {make_site().source}"
+    texts = [write_comparison(pair, "csv"), write_groups(groups, "csv"), write_groups(groups, "markdown")]
+    assert [text for text in texts if whole not in text] == []
+    assert groups.to_json()["site"]["source"] == pair.to_json()["site"]["b"]["source"] == make_site().source
 
 
 def test_an_energy_that_is_not_resolved_has_no_cost(tmp_path: Path) -> None:
@@ -206,8 +235,8 @@ def test_an_energy_that_is_not_resolved_has_no_cost(tmp_path: Path) -> None:
 
 @every_row(
     ("value", "expanded", "text"),
-    [(0.3528, 0.021, "0.353 EUR"), (12.345, 0.2, "12.35 EUR"), (1234.5, 0.1, "1,234 EUR"),
-     (3e-5, 1e-6, "below 0.0001 EUR"), (0.0, 0.0, "0 EUR"), (0.00128, 7.8e-5, "0.001280 EUR"),
+    [(0.3528, 0.021, "0.35 EUR"), (12.345, 0.2, "12.3 EUR"), (1234.5, 0.1, "1,234.50 EUR"),
+     (3e-5, 1e-6, "below 0.0001 EUR"), (0.0, 0.0, "0 EUR"), (0.00128, 7.8e-5, "0.00128 EUR"),
      (0.5, None, "0.5000 EUR")],
 )  # fmt: skip
 def test_amounts_are_rounded_to_their_uncertainty(value: float, expanded: float | None, text: str) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_COUNT = 20
 MAX_DATA_WIDTH, MIN_DATA_WIDTH, MIN_COMMAND_WIDTH = 24, 12, 8
 SIMULATED = "sim."  # a column, if there are simulated runs
+LEGEND = "sim.: simulated by a twin, not measured"
 
 
 @click.command("ls", epilog=format_examples("joulelab ls", "joulelab ls -n 100", "joulelab ls --all --json"))
@@ -56,7 +57,10 @@ def command(count: int, every: bool, as_json: bool, runs: Path) -> None:
     if not rows:
         click.echo(f"There are no runs in {runs}. Make one:\n-> joulelab run -- CMD")
         return
-    print_blocks([_make_table(rows, measure_terminal())])
+    from joulelab.report.terminal import TextLine
+
+    legend = [TextLine(LEGEND)] if any(row.get("twin") for row in rows) else []
+    print_blocks([_make_table(rows, measure_terminal()), *legend])
     if len(chosen) < len(known):
         click.echo(f"the last {len(chosen)} of {len(known)} runs; all:\n-> joulelab ls --all")
 
@@ -77,6 +81,16 @@ def _read_row(path: Path, site: Site | None) -> dict[str, Any]:
 
 def _make_table(rows: list[dict[str, Any]], width: int) -> Table:
     """Return the table; on a narrow terminal without the age, then with shorter texts, at last without the command."""
+    from dataclasses import replace
+
+    from joulelab.report.run_tables import word_no_interval
+
+    shown = [row for row in rows if row.get("energy") and not row["problem"]]
+    unsure = [row["run"] for row in shown if row["energy"]["expanded"] is None]
+    return replace(_fit_columns(rows, width), no_interval=word_no_interval(unsure[-1]) if unsure else "")
+
+
+def _fit_columns(rows: list[dict[str, Any]], width: int) -> Table:
     from joulelab.report import format as fmt
     from joulelab.report.tables import GAP, make_table, measure_table
 

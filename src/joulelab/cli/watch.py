@@ -140,6 +140,7 @@ class WatchPrinter:
         self.notes: list[str] = []
         self.interrupted = False
         self._last: WatchView | None = None
+        self._covers = ""
         from joulelab.cli.watch_terminal import can_draw_screen, can_write_unicode
 
         self._is_screen = can_draw_screen(sys.stdout) and not (once or as_json)
@@ -181,6 +182,7 @@ class WatchPrinter:
             view = self._last = watched.read(self.notes, energy=not is_first)
             is_first = False
             if view.state == "live":  # the result of an ended run is printed instead
+                self._mention_coverage(view)
                 self._print_view(view)
             if view.state != "live" or self.once or waiter.quit:
                 return view
@@ -207,6 +209,15 @@ class WatchPrinter:
                         break
                 if view.state != "live" or waiter.quit:
                     return view
+
+    def _mention_coverage(self, view: WatchView) -> None:
+        """Print once what the lines cover; a whole view and JSON have it themselves."""
+        from joulelab.report.watch.watch_screen import describe_view_coverage
+
+        covers = "" if self.once or self.as_json else describe_view_coverage(view)
+        if covers and covers != self._covers:
+            print_notice(covers)
+            self._covers = covers
 
     def _print_view(self, view: WatchView) -> None:
         from joulelab.report.watch.watch_screen import draw_screen, write_line

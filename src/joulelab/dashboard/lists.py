@@ -217,9 +217,7 @@ def _write_footprint(entry: Entry) -> Sequence[object]:
 def _note_sites(entries: Sequence[Entry]) -> Html | None:
     """Name the prices and carbon intensities of a page, with source and year."""
     sites = [entry.site for entry in entries if entry.site is not None and not entry.site.is_empty]
-    words = dict.fromkeys(
-        word_site(s, has_price=True) + (f"; source: {s.source}" if s.g_per_kwh is not None else "") for s in sites
-    )
+    words = dict.fromkeys(word_site(site, has_price=True) for site in sites)
     return tag("p", f"Cost and CO2e: {' / '.join(map(escape_unprintable, words))}", class_="count") if words else None
 
 

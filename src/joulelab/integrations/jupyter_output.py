@@ -101,7 +101,8 @@ def describe_cell(measured: MeasuredCell) -> NotebookOutput:
         left_out.add("unseen")  # there is no load that could be in step with a sensor
     table = make_summary_table(choose_summary_rows(result), result.energy, choose_phase_rows(result))
     checks = tuple(check for check in result.checks if check.name not in left_out)
-    return NotebookOutput(answer, table, measured.power, [*choose_notes(replace(result, checks=checks))[0], *run])
+    notes, _ = choose_notes(replace(result, checks=checks), is_python=True)
+    return NotebookOutput(answer, table, measured.power, [*notes, *run])
 
 
 def _list_answer(title: str, result: Result) -> list[FactRow]:

@@ -259,9 +259,13 @@ def _list_totals(result: Result) -> dict[str, float]:
 
 
 def _list_facts(result: Result, folder: Path) -> dict[str, Fact]:
-    """Return id and folder of the run, and the facts that it reported."""
+    """Return id and folder of the run, the source of its carbon intensity, and the facts that it reported."""
     whole = result.group("measured")
     facts: dict[str, Fact] = {"joulelab/run": result.run, "joulelab/folder": str(folder.resolve())}
+    if result.site is not None and result.site.g_per_kwh is not None:
+        from joulelab.report.footprint_text import word_source
+
+        facts["joulelab/carbon_intensity"] = word_source(result.site)
     if whole is not None and whole.estimate:
         facts["joulelab/estimate"] = True
     return facts | {f"joulelab/fact/{name}": value for name, value in result.facts.items()}

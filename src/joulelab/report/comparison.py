@@ -12,7 +12,7 @@ from joulelab.analysis.study_cells import Note
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
 from joulelab.report import format as fmt
-from joulelab.report.footprint_text import format_cost, scale_co2e, word_basis
+from joulelab.report.footprint_text import format_cost, scale_co2e, word_basis, word_source
 from joulelab.report.messages import COMPARISON, set_command_apart, word_notes
 from joulelab.report.run_rows import list_phase_rows
 from joulelab.report.run_summary import MOST_NOTES, name_ending
@@ -520,7 +520,10 @@ def lay_out_notes(notes: Sequence[str]) -> FactLines:
 def write_comparison(found: RunComparison, form: str) -> str:
     """Return a comparison of two runs in a format of DOCUMENT_FORMATS, or as CSV in SI units."""
     if form == "csv":
-        return write_csv(make_record_table([_describe_line(line) for line in found.lines]))
+        sites = {f"{side}_intensity": run.site for side, run in (("a", found.a), ("b", found.b))}
+        sources = {name: word_source(site) for name, site in sites.items() if site is not None}
+        rows = [_describe_line(line) | (sources if line.name == CO2E else {}) for line in found.lines]
+        return write_csv(make_record_table(rows))
     document = DOCUMENT_FORMATS[form]
     runs = [f"{label}: {run.run} {title_run(run)}" for label, run in (("A", found.a), ("B", found.b))]
     simulated = name_sources((found.a, found.b))

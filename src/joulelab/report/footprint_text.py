@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from joulelab.core.scope import find_family
@@ -19,6 +20,8 @@ NOT_SET = "not set: joulelab site --zone DE --price 0.30EUR"
 G_PER_KG = 1e3
 LEAST_KG = 0.1  # from here on CO2e is in kg
 LEAST_MONEY = 1e-4  # smaller amounts are not written out
+MOST_OF_PUBLISHER = 40  # letters
+YEAR_AT_END = re.compile(r"\s*\(\d{4}\)$")
 PART_NAMES = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory", "accel": "accelerators", "module": "modules"}
 
 
@@ -38,7 +41,7 @@ def list_footprint_facts(result: Result, *, has_hint: bool = False) -> list[tupl
 
 
 def word_footprint(footprint: Footprint, *, is_estimate: bool = False) -> str:
-    """Return `0.29 EUR and 0.37 kg CO2e (Germany 2023, 381 g/kWh, PUE 1.2)`."""
+    """Return `0.29 EUR and 0.37 kg CO2e (Germany 2023, 381 g/kWh by Ember, PUE 1.2)`."""
     site = footprint.site
     if site is None:
         return NOT_SET
@@ -51,15 +54,23 @@ def word_footprint(footprint: Footprint, *, is_estimate: bool = False) -> str:
 
 
 def word_site(site: Site, *, has_price: bool = False) -> str:
-    """Return `Germany 2023, 381 g/kWh, PUE 1.2`: the carbon intensity with its place and year, and the PUE."""
+    """Return `Germany 2023, 381 g/kWh by Ember, PUE 1.2`: place, year and source of the carbon intensity, and the PUE.
+
+    The source is its publisher: its whole title is in JSON, on the page and in `joulelab site`.
+    """
     words = [f"{fmt.format_plain(site.price)} {site.currency}/kWh"] if has_price and site.price is not None else []
     if site.g_per_kwh is not None:
-        # A figure of a table is named by its place; its source is in JSON, on the page and in `joulelab site`.
-        words.append(f"{site.name or site.source} {site.year or ''}".strip())
-        words.append(f"{fmt.format_number(site.g_per_kwh, 3)} g/kWh")
+        words.append(f"{site.name} {site.year or ''}".strip())
+        words.append(f"{fmt.format_number(site.g_per_kwh, 3)} g/kWh by {name_publisher(site.source)}")
         words += ["direct"] if site.covers == "direct" else []
     words += [f"PUE {fmt.format_plain(site.pue)}"] if site.pue != 1 else []
     return ", ".join(words)
+
+
+def name_publisher(source: str) -> str:
+    """Return the publisher of a source, which is named first: `RTE` of `RTE (2024), Bilan electrique 2023`."""
+    first = source.partition(",")[0].strip()
+    return fmt.shorten_end(YEAR_AT_END.sub("", first) or "an unnamed source", MOST_OF_PUBLISHER)
 
 
 def word_source(site: Site) -> str:
@@ -109,7 +120,7 @@ def format_cost(cost: Quantity, currency: str, *, has_interval: bool = False) ->
         return f"below {fmt.format_plain(LEAST_MONEY)} {currency}" if cost.value else f"0 {currency}"
     if has_interval and cost.expanded is not None:
         return fmt.format_scaled(cost, 1.0, currency)
-    return f"{fmt.format_value(cost.value, cost.expanded)} {currency}"
+    return f"{fmt.format_rounded(cost.value, cost.expanded)} {currency}"
 
 
 def format_co2e(co2e_kg: Quantity, *, has_interval: bool = False) -> str:
@@ -118,7 +129,7 @@ def format_co2e(co2e_kg: Quantity, *, has_interval: bool = False) -> str:
     if has_interval and co2e_kg.expanded is not None:
         return fmt.format_scaled(co2e_kg, factor, unit)
     expanded = None if co2e_kg.expanded is None else co2e_kg.expanded / factor
-    return f"{fmt.format_value(co2e_kg.value / factor, expanded)} {unit}"
+    return f"{fmt.format_rounded(co2e_kg.value / factor, expanded)} {unit}"
 
 
 def scale_co2e(masses_kg: Iterable[Quantity | None]) -> tuple[float, str]:

@@ -4,6 +4,7 @@ One style for terminal, pages, papers and Python; `round_interval` in core/quant
 
 - `4.8 ± 0.4 kJ`: the uncertainty has one digit, or two if the first is 1; the value ends at the same place.
 - `4.83 kJ`: a figure that stands without its interval keeps one digit more; four digits if the accuracy is unknown.
+  Money and CO2e in a line keep none more: the page has the same amounts with their intervals.
 - `too short to measure`, `not resolved`: in place of a figure that is smaller than its interval.
 - `1,990 tokens/s`: a comma between thousands, a point before decimals, SI prefixes instead of exponents.
 """
@@ -72,6 +73,13 @@ def format_value(value: float, expanded: float | None) -> str:
     return format_decimals(value, min(count_decimals(value, expanded, digits=2), 3 - exponent))
 
 
+def format_rounded(value: float, expanded: float | None) -> str:
+    """Return a value as it would be with its interval, `0.0083` of `0.0083 ± 0.0005`; four digits if it is unknown."""
+    if not expanded or not math.isfinite(value) or not math.isfinite(expanded):
+        return format_number(value)
+    return round_interval(value, expanded)[0]
+
+
 def format_number(value: float | None, digits: int = 4) -> str:
     """Return a number with the given number of significant digits and without an exponent."""
     if value is None or not math.isfinite(value):
@@ -97,10 +105,8 @@ def format_interval(
     return " ± ".join(round_interval(value, expanded))
 
 
-def format_quantity(
-    q: Quantity, unit: str, *, estimate: bool = False, why: str = ACCURACY_UNKNOWN, beside: str = ""
-) -> str:
-    """Return a quantity with interval and unit, and the text `beside` in the brackets after it.
+def format_quantity(q: Quantity, unit: str, *, estimate: bool = False, why: str = ACCURACY_UNKNOWN) -> str:
+    """Return a quantity with interval and unit; a wide interval also in percent, in brackets.
 
     `why` is the reason if there is no interval. A quantity that is smaller than its interval is in words.
     """
@@ -112,7 +118,7 @@ def format_quantity(
     factor, name = find_prefix(value)
     shown = format_number(value / factor) if expanded is None else format_interval(value / factor, expanded / factor)
     share = f"± {expanded / abs(value) * 100:.0f} %" if expanded is not None and is_wide(value, expanded) else ""
-    notes = [share, beside, why if expanded is None else "", "estimate" if estimate else ""]
+    notes = [share, why if expanded is None else "", "estimate" if estimate else ""]
     text = mark_figure(shown, f"{name}{unit}", estimate=estimate)
     return f"{text} ({', '.join(note for note in notes if note)})" if any(notes) else text
 

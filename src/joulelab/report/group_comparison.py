@@ -20,7 +20,7 @@ from joulelab.report.comparison import (
     name_sources,
     note_unlike_runs,
 )
-from joulelab.report.footprint_text import scale_co2e, word_basis
+from joulelab.report.footprint_text import scale_co2e, word_basis, word_source
 from joulelab.report.messages import COMPARISON, word_notes
 from joulelab.report.paper_tables import format_bounds, format_chance, format_more_repeats
 from joulelab.report.study_csv import write_records
@@ -111,6 +111,11 @@ class GroupComparison:
         """Return the figure of this name for the verdict: per unit of work if amounts of work differ."""
         return next((f for f in self.figures if f.pair.figure == name and f.per == self.per), None)
 
+    @property
+    def site(self) -> Site | None:
+        """Return the site of all runs, None if it is not known or they have different ones."""
+        return _find_site((*self.a.runs, *self.b.runs))
+
     def word_verdict(self) -> str:
         """Return the comparison in one sentence."""
         energy, time = self.find_figure("energy"), self.find_figure("rate" if self.per else "time")
@@ -137,6 +142,7 @@ class GroupComparison:
             "verdict": self.word_verdict(),
             "notes": _word_group_notes(self.notes),
             "messages": [{"code": note.code, "numbers": dict(note.numbers)} for note in self.notes],
+            "site": None if self.site is None else self.site.to_json(),
         }
 
 
@@ -332,8 +338,7 @@ def make_group_table(found: GroupComparison, *, is_printed: bool = False) -> Tab
         rows.append((figure.name, *sides, _format_change(pair), differ, _format_difference(figure, column), *advice))
     heads = ("B - A", *(() if is_printed else ("more\nrepeats", "p")))
     optional = (Column(name, is_optional=True) for name in heads)
-    site = _find_site((*found.a.runs, *found.b.runs))
-    notes = [word_basis(site)] if site is not None and not site.is_empty else []
+    notes = [word_basis(found.site)] if found.site is not None and not found.site.is_empty else []
     notes += [ASSUMED] if any(figure.pair.assumed for figure in found.figures) else []
     return make_table(("", "A", "B", "B / A - 1, %", "differ", *optional), rows, title=TITLE, notes=notes)
 
@@ -398,5 +403,7 @@ def _write_group_csv(found: GroupComparison) -> str:
                 }
             elif name not in ("name", "unit", "a", "b"):
                 row[name] = int(value) if isinstance(value, bool) else value
+        if figure.name == "CO2e" and found.site is not None:
+            row["intensity"] = word_source(found.site)
         rows.append(row)
     return write_records(rows)

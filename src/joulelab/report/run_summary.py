@@ -47,6 +47,8 @@ SAME_RATE = 0.02  # rates that differ by less are shown once
 BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
 TOO_FEW = "too few readings for an interval"
 NO_POWER_METER = "no power meter was read (`joulelab meters` shows why)"
+# Options in next steps, and what a Python program writes instead.
+PYTHON_ARGUMENTS = {"--tail 2": "joulelab.measure(..., tail_s=2)", "--idle": "idle_s in joulelab.measure()"}
 PARTS = {"gpu": "GPU", "cpu": "CPU", "accel": "accelerator board", "module": "module"}
 WHOLES = {
     "node.ac": "the whole node at the wall",
@@ -91,7 +93,9 @@ def lay_out_summary(
 ) -> list[TextBlock]:
     """Return the answer of a run as blocks for a terminal; `handle` is the name of the run in commands."""
     blocks, hidden = _lay_out_answer(list_answer_facts(result, width), result, problems)
-    return [*blocks, BLANK_LINE, *lay_out_commands(result, folder, handle, hidden)]
+    more = ["phases"] if result.phases else []
+    more += [f"{hidden} more {'note' if hidden == 1 else 'notes'}"] if hidden else []
+    return [*blocks, BLANK_LINE, *lay_out_commands(result, folder, handle, ("--all", ", ".join([*more, "meters"])))]
 
 
 def describe_measurement(title: str, duration_s: float, run: Path | None, result: Result | None) -> str:
@@ -100,17 +104,17 @@ def describe_measurement(title: str, duration_s: float, run: Path | None, result
     if run is None or result is None:
         return f"{head} · not recorded"
     facts = [("joulelab", f"{head} · run {run.name}"), *list_answer_facts(result, TEXT_WIDTH, has_hint=False)[1:]]
-    return write_blocks(_lay_out_answer(facts, result)[0], TEXT_WIDTH).rstrip("\n")
+    return write_blocks(_lay_out_answer(facts, result, is_python=True)[0], TEXT_WIDTH).rstrip("\n")
 
 
 def _lay_out_answer(
-    facts: Sequence[tuple[str, str]], result: Result, problems: Sequence[str] = ()
+    facts: Sequence[tuple[str, str]], result: Result, problems: Sequence[str] = (), *, is_python: bool = False
 ) -> tuple[list[TextBlock], int]:
     """Return the answer, one table and the notes as blocks, and the number of notes that are left out."""
     blocks: list[TextBlock] = [list_facts(avoid_breaks(facts), label_width=LABEL_WIDTH)]
     if result.energy is not None and (rows := choose_summary_rows(result)):
         blocks += [BLANK_LINE, make_summary_table(rows, result.energy, choose_phase_rows(result))]
-    notes, hidden = choose_notes(result, problems)
+    notes, hidden = choose_notes(result, problems, is_python=is_python)
     if result.energy is None:
         notes += list_missing_facts(result)[: MOST_NOTES - len(notes)]
     if notes:
@@ -195,8 +199,7 @@ def write_live_figures(now_w: float, energy: Quantity | None, elapsed_s: float, 
     if energy is not None and energy.is_resolved:
         factor, unit = choose_energy_unit(energy.value)
         value, wide = energy.value / factor, (energy.expanded or 0.0) / factor
-        shown = fmt.format_interval(value, wide).partition(" ± ")[0] if wide else fmt.format_number(value, 3)
-        parts.append(f"{shown} {unit}")
+        parts.append(f"{fmt.format_rounded(value, wide) if wide else fmt.format_number(value, 3)} {unit}")
     marked = [f"~{part}" if estimate and part[0].isdigit() else part for part in parts]
     return " · ".join([*marked, fmt.format_rough_duration(max(elapsed_s, 0.0))])
 
@@ -233,14 +236,18 @@ def describe_coverage(result: Result) -> str:
     whole = result.group("measured")
     if whole is None:
         return ""
+    return word_coverage(whole.scopes, len(set(whole.hosts)))
+
+
+def word_coverage(scopes: Iterable[str], nodes: int) -> str:
+    """Return in words what some scopes on some nodes cover: `GPUs only (4): no meter for the rest of the node`."""
     counts: dict[str, int] = {}
-    for scope in whole.scopes:
+    for scope in scopes:
         family = find_family(scope)
         # A scope of all devices of a kind has no number: how many there are is not known.
         counts[family] = counts.get(family, 0) + (0 if family in PARTS and scope == family else 1)
     names = [_name_family(family, count) for family, count in counts.items()]
-    count = len(set(whole.hosts))
-    where, rest = (f" on {count} nodes", "the rest of the nodes") if count > 1 else ("", "the rest of the node")
+    where, rest = (f" on {nodes} nodes", "the rest of the nodes") if nodes > 1 else ("", "the rest of the node")
     if any(family in NODE_WHOLES for family in counts):
         return f"{', '.join(names)}{where}"
     if set(counts) == {"gpu"}:
@@ -412,9 +419,16 @@ def divide_by_time(energy: Quantity | None, seconds: float) -> Quantity | None:
     return energy * (1 / seconds) if energy is not None and energy.is_resolved and seconds > 0 else None
 
 
-def choose_notes(result: Result, problems: Sequence[str] = ()) -> tuple[list[tuple[str, str]], int]:
-    """Choose the three most important notes, each with its next step; return them and the number of the others."""
+def choose_notes(
+    result: Result, problems: Sequence[str] = (), *, is_python: bool = False
+) -> tuple[list[tuple[str, str]], int]:
+    """Choose the three most important notes, each with its next step; return them and the number of the others.
+
+    Where `is_python`, options of `joulelab run` are named as arguments of `joulelab.measure()`.
+    """
     lines = list_notes(result, problems)
+    for option, argument in PYTHON_ARGUMENTS.items() if is_python else ():
+        lines = [(label, text.replace(option, argument)) for label, text in lines]
     return lines[:MOST_NOTES], max(len(lines) - MOST_NOTES, 0)
 
 
@@ -435,26 +449,23 @@ def list_check_facts(result: Result) -> list[tuple[str, str]]:
             continue  # it is in the answer, and the reasons follow
         if check.name == "unseen" and result.bound_check is not None:
             continue  # it is the first note
+        if check.code == REACHED:
+            continue  # it is in the answer
         rows.append((check.status, add_next_step(f"{check.name}: {check.text}", check.next)))
     return rows
 
 
-def lay_out_commands(result: Result, folder: Path, handle: str, hidden: int | None) -> list[TextBlock]:
+def lay_out_commands(result: Result, folder: Path, handle: str, more: tuple[str, str] | None) -> list[TextBlock]:
     """Return the folder of the run, then commands to copy: the rest of the figures, the page, or a try without a meter.
 
-    `hidden` is the number of notes that were left out; None if all figures are shown already.
+    `more` is the option of `joulelab show` that shows more, and what it shows; None if everything is shown already.
     """
     lines = [("run", f"{folder}{f' ({result.name})' if result.name else ''}")]
     if result.scopes:
-        more = ["phases"] if result.phases else []
-        more += [f"{hidden} more {'note' if hidden == 1 else 'notes'}"] if hidden else []
-        command, remark = f"joulelab show {handle} --all", ", ".join([*more, "meters"])
-        if check.code == REACHED:
-            continue  # it is in the answer
-        if hidden is None:
-            command, remark = f"joulelab show {handle} --budget", "parts of each uncertainty"
-        is_short = LABEL_WIDTH + 1 + len(f"{command}   # {remark}") <= TEXT_WIDTH
-        lines.append(("more", f"{command}   # {remark}" if is_short else command))
+        if more is not None:
+            command, remark = f"joulelab show {handle} {more[0]}", more[1]
+            is_short = LABEL_WIDTH + 1 + len(f"{command}   # {remark}") <= TEXT_WIDTH
+            lines.append(("more", f"{command}   # {remark}" if is_short else command))
         lines.append(("next", f"joulelab report {handle} --open"))
     elif result.outcome != "imported":
         lines.append(("try", f"joulelab twin -- joulelab run -- {shlex.join(result.command)}   # a simulated node"))

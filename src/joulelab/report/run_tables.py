@@ -113,7 +113,10 @@ def lay_out_run(
     facts = list_joining_facts(result) + list_load_facts(result) + list_rated_facts(result)
     notes = [*facts, *list_notes(result, problems), *list_missing_facts(result)]
     blocks += [BLANK_LINE, list_facts(notes, label_width=LABEL_WIDTH, styles=STATUS_STYLES), BLANK_LINE]
-    return blocks + lay_out_commands(result, folder, name, None)
+    more: tuple[str, str] | None = ("--budget", "parts of each uncertainty")
+    if budget:
+        more = None if every_scope else ("--budget --scopes all", "parts of devices, too")
+    return blocks + lay_out_commands(result, folder, name, more)
 
 
 def _lay_out_energies(result: Result, width: int, *, every: bool, budget: bool) -> list[TextBlock]:
@@ -523,6 +526,11 @@ def format_run_energy(listed: Mapping[str, Any]) -> str:
     words = fmt.word_largest_term(energy["budget"], is_cell=True) if "budget" in energy else fmt.TOO_SHORT_CELL
     text = fmt.format_interval(value / factor, None if expanded is None else expanded / factor, unresolved=words)
     return fmt.mark_figure(text, unit, estimate=listed["estimate"])
+
+
+def word_no_interval(run: str) -> str:
+    """Return why an energy in a list of runs has no interval, and the command that names the meter."""
+    return f"the accuracy of a meter is unknown, or there were too few readings; details:\n-> joulelab show {run} --all"
 
 
 def format_run_end(listed: Mapping[str, Any]) -> str:

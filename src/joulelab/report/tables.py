@@ -29,7 +29,8 @@ ROOMY = 100  # cells of a terminal in which texts are wrapped before optional co
 LEAST_TEXT = 16  # cells to which texts are wrapped where a table is too wide
 HARD_BLANK = "\N{NO-BREAK SPACE}"  # a blank at which no line is wrapped
 WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # how texts are wrapped
-UNKNOWN_WIDTH, UNKNOWN_MARK = " ± ?", f"±{HARD_BLANK}?"  # after a figure, and in the heading of a column
+UNKNOWN_WIDTH = " ± ?"  # after a figure; a table has a mark in its place, and a line below that explains it
+NO_INTERVAL, UNKNOWN_REASON = "‡", "the uncertainty is unknown"
 EXPANDED = "_expanded"  # in CSV, the column after a quantity: its expanded uncertainty (k = 2), empty where unknown
 STYLES = {"total": "bold", "best": "bold", "dim": "dim"}  # of rows, in the terminal
 ANSI = {"bold": "\x1b[1m", "dim": "\x1b[2m", "yellow": "\x1b[33m", "bold red": "\x1b[1;31m"}
@@ -40,6 +41,7 @@ INLINE_STYLE = "text-align:{};padding:1px 8px;white-space:nowrap;{}"
 MARKDOWN_SIGN = re.compile(
     r"[\\`*|~{]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|\[(?=[^\]]*\][(\[:])|^[#>]"
 )
+LONE_MINUS = re.compile(r"(?<![\w$.,:/-])-(?=\d)")  # of a figure; not of a name, a range or an option
 FIGURE_PAIR = re.compile(r"([-+]?\d(?:[\d.,]*\d)?) ± (\d(?:[\d.,]*\d)?|\?)")
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -98,9 +100,9 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """Return name and unit: `energy, kJ`; `energy, kJ ± ?` if no uncertainty of the column is known."""
+        """Return name and unit: `energy, kJ`; with a mark after it if no uncertainty of the column is known."""
         parts = ", ".join(part for part in (self.name, self.unit) if part)
-        return f"{parts} {UNKNOWN_MARK}" if self.is_unknown and not parts.endswith(UNKNOWN_MARK) else parts
+        return f"{parts}{HARD_BLANK}{NO_INTERVAL}" if self.is_unknown and not parts.endswith(NO_INTERVAL) else parts
 
 
 FilledColumn = tuple[Column, tuple[TableCell, ...]]
@@ -121,6 +123,7 @@ class Table:
     """Hold a table with its title, and the notes to be read below it.
 
     The first `label_count` columns name the rows: they are in each part of a table that is too wide for a terminal.
+    `no_interval` is the reason why figures have no interval; its second line may be a command, after `->`.
     """
 
     columns: tuple[Column, ...]
@@ -128,6 +131,7 @@ class Table:
     title: str = ""
     notes: tuple[str, ...] = ()
     label_count: int = 1
+    no_interval: str = ""
 
 
 def make_table(
@@ -219,22 +223,31 @@ def clean_text(text: str) -> str:
 def _fill_cells(table: Table) -> tuple[Table, list[list[str]]]:
     """Return the table and its cells as text, without columns that have neither heading nor text.
 
-    If no uncertainty of a column is known, its heading says so once, instead of every cell.
+    A figure without an interval has a mark; if no uncertainty of a column is known, its heading has it instead.
     """
     texts = [[format_cell(cell, c) for cell, c in zip(row.cells, table.columns, strict=True)] for row in table.rows]
     for k, column in enumerate(table.columns):
         widths = [row[k] for row in texts if "±" in row[k]]
-        if len(widths) > 1 and all(UNKNOWN_WIDTH in text for text in widths):
+        is_unknown = len(widths) > 1 and all(UNKNOWN_WIDTH in text for text in widths)
+        if is_unknown:
             columns = (*table.columns[:k], replace(column, is_unknown=True), *table.columns[k + 1 :])
             table = replace(table, columns=columns)
-            for row in texts:
-                row[k] = row[k].replace(UNKNOWN_WIDTH, "")
+        for row in texts:
+            if UNKNOWN_WIDTH in row[k]:  # a cell that is HTML stays HTML
+                row[k] = row[k].replace(UNKNOWN_WIDTH, "" if is_unknown else NO_INTERVAL)
     shown = [k for k, c in enumerate(table.columns) if c.heading or any(row[k] for row in texts)]
     if len(shown) == len(table.columns):
         return table, texts
     rows = tuple(replace(row, cells=tuple(row.cells[k] for k in shown)) for row in table.rows)
     columns = tuple(table.columns[k] for k in shown)
     return replace(table, columns=columns, rows=rows), [[row[k] for k in shown] for row in texts]
+
+
+def _explain_marks(table: Table, written: str) -> list[str]:
+    """Return the lines that explain figures without an interval; none if the written table has no such figure."""
+    if NO_INTERVAL not in written:
+        return []
+    return f"{NO_INTERVAL} no interval: {table.no_interval or UNKNOWN_REASON}".split("\n")
 
 
 # Terminal
@@ -302,6 +315,10 @@ def write_terminal(table: Table, width: int | None = None, *, is_styled: bool = 
     parts = [style_text(clean_text(table.title), "bold" if is_styled else "")] if table.title else []
     pieces = [table] if width is None else fit_table(table, width)
     parts += [_write_lines(piece, is_styled=is_styled) for piece in pieces]
+    for line in _explain_marks(table, "".join(parts)):
+        is_wrapped = width is not None and not line.startswith("-> ")
+        lines = textwrap.wrap(line, max(width or 0, LEAST_TEXT), **WHOLE_WORDS) if is_wrapped else [line]
+        parts[-1] = "\n".join([parts[-1], *lines])
     return "\n\n".join([*parts, *(clean_text(note) for note in table.notes)])
 
 
@@ -412,7 +429,8 @@ def write_markdown(table: Table) -> str:
         lines.append([HARD_BLANK * 2 * row.depth + safe[0], *safe[1:]])
     parts = [f"**{escape_markdown(table.title)}**"] if table.title else []
     parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
-    return "\n\n".join([*parts, *(escape_markdown(note) for note in table.notes)]) + "\n"
+    notes = _join_explanation(table, texts) + table.notes
+    return "\n\n".join([*parts, *map(escape_markdown, notes)]) + "\n"
 
 
 def escape_markdown(text: str) -> str:
@@ -422,6 +440,13 @@ def escape_markdown(text: str) -> str:
 
 def _join_lines(text: str) -> str:
     return " ".join(text.split("\n")) if "\n" in text else text
+
+
+def _join_explanation(table: Table, texts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the explanation of figures without an interval as one sentence, for documents."""
+    written = "".join([*(column.heading for column in table.columns), *(text for row in texts for text in row)])
+    lines = [line.removeprefix("-> ") for line in _explain_marks(table, written)]
+    return (" ".join(lines),) if lines else ()
 
 
 # LaTeX
@@ -438,15 +463,16 @@ def write_latex(table: Table) -> str:
         lines += [r"\midrule"] if row.has_rule_below and k < len(table.rows) else []
     places = "".join("l" if c.align == "left" or k < table.label_count else "r" for k, c in enumerate(table.columns))
     tabular = [rf"\begin{{tabular}}{{{places}}}", *lines, r"\bottomrule", r"\end{tabular}"]
-    caption = ". ".join(part for part in (table.title, *table.notes) if part)
+    notes = table.notes + _join_explanation(table, texts)
+    caption = ". ".join(part for part in (table.title, *notes) if part)
     captions = [rf"\caption{{{escape_latex(caption)}}}"] if caption else []
     return "\n".join([r"\begin{table}", r"\centering", *captions, *tabular, r"\end{table}"])
 
 
 def escape_latex(text: str) -> str:
-    """Escape a text for LaTeX; figures with ± become mathematics."""
+    """Escape a text for LaTeX; figures with ± become mathematics, and so does the minus of others."""
     safe = "".join(LATEX_SPECIAL.get(letter, letter) for letter in clean_text(text))
-    return FIGURE_PAIR.sub(_write_pair, safe).replace("±", r"$\pm$")
+    return LONE_MINUS.sub("$-$", FIGURE_PAIR.sub(_write_pair, safe).replace("±", r"$\pm$"))
 
 
 def _write_pair(figure: re.Match[str]) -> str:
@@ -500,7 +526,12 @@ def write_html(table: Table, *, is_caption_hidden: bool = False, is_inline: bool
         body.append(tag("tr", *made, class_=None if is_inline else classes or None))
     hidden = "sr-only" if is_caption_hidden else None
     caption = tag("caption", clean_text(table.title), class_=hidden) if table.title else None
-    parts = caption, tag("thead", tag("tr", *heads)), tag("tbody", *body)
+    left = "text-align:left" if is_inline else None
+    notes = [
+        tag("tr", tag("td", clean_text(note), colspan=len(table.columns), style=left))
+        for note in _join_explanation(table, texts)
+    ]
+    parts = caption, tag("thead", tag("tr", *heads)), tag("tbody", *body), tag("tfoot", *notes) if notes else None
     return tag("table", *parts, style="border-collapse:collapse" if is_inline else None)
 
 

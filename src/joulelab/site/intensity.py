@@ -29,6 +29,7 @@ COUNTRY_LICENCE = "CC BY 4.0 (Our World in Data, Ember); MIT (CodeCarbon)"
 LIST_COMMAND = "joulelab site --list"
 MOST_G_PER_KWH = 5000.0  # the highest figure of the tables is 1,306
 FIRST_YEAR, LAST_YEAR = 1990, 2100
+CLOSE, SHORTEST_NAME = 0.75, 4  # likeness and letters of a wrong name that is corrected
 
 Coverage = Literal["lifecycle", "direct"]
 
@@ -132,7 +133,7 @@ class IntensityTable:
     def _refuse_zone(self, zone: str) -> ConfigError:
         zones = {row.zone for row in self.rows} | set(self.country_rows)
         names = {fold_name(name): code for code in zones for name in (code, *_list_names(code))}
-        near = find_near_name(fold_name(zone), list(names)) if fold_name(zone) else None
+        near = _find_close_name(fold_name(zone), list(names))
         meant = f"did you mean {names[near]} ({name_zone(names[near])})? " if near else ""
         every = f"all zones: {LIST_COMMAND}" if self.country_rows else f"it has {', '.join(sorted(zones))}"
         what = f"no carbon intensity is known for the zone {zone!r}"
@@ -217,6 +218,16 @@ def name_zone(zone: str) -> str:
 def list_countries() -> list[Country]:
     """Return all countries of the table."""
     return list({country.iso2: country for country in _find_countries().values()}.values())
+
+
+def _find_close_name(wrong: str, names: list[str]) -> str | None:
+    """Return the name that was surely meant: a few letters are wrong, or it is a part; no code is guessed."""
+    import difflib
+
+    near = find_near_name(wrong, names) if len(wrong) >= SHORTEST_NAME else None
+    if near is None:
+        return None
+    return near if wrong in near or difflib.SequenceMatcher(None, wrong, near).ratio() >= CLOSE else None
 
 
 def fold_name(text: str) -> str:

@@ -13,7 +13,13 @@ from tests.report.synthetic import HOST, epochs, make_run
 from tests.report.watch.looked import plain, watch
 
 from joulelab.core.errors import StoreError
-from joulelab.report.watch.watch_screen import draw_screen, draw_spark, list_gpu_lines, list_meter_lines
+from joulelab.report.watch.watch_screen import (
+    describe_view_coverage,
+    draw_screen,
+    draw_spark,
+    list_gpu_lines,
+    list_meter_lines,
+)
 from joulelab.report.watch.watched_run import RunWatch, WatchedMeter, WatchView, _find_starts
 
 if TYPE_CHECKING:
@@ -65,6 +71,7 @@ def test_what_matters_most_stays_on_a_small_screen(tmp_path: Path) -> None:
 def test_everything_is_there_without_a_height(tmp_path: Path) -> None:
     text = plain(draw_screen(view_of(tmp_path, 64), 80))
     assert all(f"gpu:{k} " in text for k in range(64))
+    assert "covers 64 GPUs, 1 CPU; nothing measures the rest of the node" in text
     assert "q quits" not in text
 
 
@@ -114,6 +121,7 @@ def test_several_hosts_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     copy_host(run, "node2")
     view = watch(run)
     assert view.hosts == (HOST, "node2")
+    assert describe_view_coverage(view) == "covers GPUs only (4) on 2 nodes: no meter for the rest of the nodes"
     assert view.now_w == pytest.approx(720, rel=0.01)  # half of the last second is idle
     assert [g.label for g in view.gpus] == ["node1/gpu:0", "node1/gpu:1", "node2/gpu:0", "node2/gpu:1"]
     watched = RunWatch(run, 1.0, share=10.0)

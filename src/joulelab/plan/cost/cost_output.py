@@ -13,6 +13,8 @@ from joulelab.plan.plan_output import describe_notes, lay_out_answer
 from joulelab.plan.rates.find_rate import GIVEN
 from joulelab.plan.rates.rate import format_time
 from joulelab.report import format as fmt
+from joulelab.report.footprint_text import name_publisher
+from joulelab.report.run_tables import word_no_interval
 from joulelab.report.tables import Column, TableRow, make_table
 from joulelab.report.terminal import list_facts
 
@@ -36,7 +38,10 @@ MASSES = ((1e6, "t"), (1e3, "kg"), (0.0, "g"))
 UNIT_NAMES = {GPU_HOURS: "GPU-hours", NODE_HOURS: "node-hours"}
 HEADS: dict[Purpose, str] = {"cost": "cost", "carbon": "carbon"}
 PARTS: dict[Purpose, str] = {"cost": "of it\nnodes", "carbon": "of it\nmaking"}
-QUIET = ("cost.average", "cost.no-nameplate", "cost.flat-power", "cost.accounted", "cost.full-use", "rates.remark")
+QUIET = (
+    *("cost.accuracy-unknown", "cost.average", "cost.no-nameplate", "cost.flat-power", "cost.accounted"),
+    *("cost.full-use", "rates.remark"),
+)
 COVERAGE = "Intervals are expanded uncertainties (k = 2)."
 
 
@@ -48,6 +53,8 @@ def lay_out_books(books: CostBooks, title: str = "", *, is_explained: bool = Fal
     reasons = [list_facts([*_list_reasons(books), ("note", COVERAGE)])]
     notes = [note for note in books.notes if is_explained or note.code not in QUIET]
     table = make_cost_table(books, None if is_explained else MOST_ROWS)
+    unsure = [entry.job.profile.runs[0] for entry in books.entries if not entry.energy_kwh.known]
+    table = replace(table, no_interval=word_no_interval(unsure[0]) if unsure else "")
     return lay_out_answer(sentences, [table], notes, is_explained=is_explained, reasons=reasons)
 
 
@@ -66,8 +73,8 @@ def scale_energies(kwh: Iterable[float]) -> tuple[float, str]:
 
 
 def format_figure(q: Quantity, factor: float = 1.0) -> str:
-    """Return a quantity with its interval; an exact one without."""
-    if q.known and not q.u:
+    """Return a quantity with its interval; without one if it is exact or its accuracy is unknown (a note says so)."""
+    if not q.known or not q.u:
         return fmt.format_number(q.value / factor)
     return fmt.format_scaled(q, factor, is_derived=True)
 
@@ -104,7 +111,7 @@ def name_label(label: Label) -> str:
 
 
 def format_rate(entries: Sequence[CostEntry], purpose: Purpose) -> str:
-    """Return the rate of some jobs in a few words: `0.32 EUR/kWh`, `Germany 2023, 381 g/kWh`."""
+    """Return the rate of some jobs in a few words: `0.32 EUR/kWh`, `Germany 2023, 381 g/kWh by Ember`."""
     amounts = [entry.amounts[purpose] for entry in entries]
     label = amounts[0].label
     if label.name.endswith(label.unit):
@@ -117,7 +124,9 @@ def format_rate(entries: Sequence[CostEntry], purpose: Purpose) -> str:
         f"{fmt.format_number(mean)} {label.unit} on average" if is_mean else f"{fmt.format_plain(mean, 5)} {label.unit}"
     )
     kind = "marginal, " if label.kind == "marginal" else ""
-    return f"{fmt.shorten_middle(label.name, 30)}, {kind}{figure}"
+    has_source = label.kind != "price" and label.source not in ("", label.name, GIVEN)
+    source = f" by {name_publisher(label.source)}" if has_source else ""
+    return f"{fmt.shorten_middle(label.name, 30)}, {kind}{figure}{source}"
 
 
 def format_pue(site: PlanSite) -> str:
@@ -133,7 +142,8 @@ def _word(books: CostBooks) -> list[str]:
     if len(books.sites) == 1 and books.sums:
         return [_word_total(books, books.sums[0]), *_word_per_unit(books)]
     if books.sums:
-        return [_word_best(books, "", [(one.site, one.totals) for one in books.sums])]
+        best = _word_best(books, "", [(one.site, one.totals) for one in books.sums])
+        return [best, *_word_intensities(books)]
     sentences = []
     works = list(dict.fromkeys(work.name for work in books.planned))
     for name in works[:MOST_SENTENCES]:
@@ -168,6 +178,15 @@ def _word_total(books: CostBooks, total: CostSum) -> str:
     if not total.totals:
         return f"{subject} {verb} {energy}."
     return f"{subject} {verb} {energy}: {amounts} ({_word_rates(books, first)})."
+
+
+def _word_intensities(books: CostBooks) -> list[str]:
+    """Return the carbon intensity of each of several sites in one sentence, with its source."""
+    if "carbon" not in books.purposes:
+        return []
+    entries = {site: [entry for entry in books.entries if entry.site.name == site] for site in books.sites}
+    rates = [f"{site}: {format_rate(some, 'carbon')}" for site, some in entries.items()]
+    return [f"Carbon intensities: {'; '.join(rates)}."]
 
 
 def _word_rates(books: CostBooks, entry: CostEntry) -> str:

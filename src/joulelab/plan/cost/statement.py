@@ -116,14 +116,14 @@ def _word_energy(entries: Sequence[CostEntry], energy: Quantity, side: str) -> s
     duration = fmt.format_duration(sum(e.job.profile.duration_s for e in entries))
     scope = f"{SCOPES[side][0]} ({inside})" if inside else SCOPES[side][0]
     details = "; ".join([*how, scope, *by, f"{where}, {duration} in total"])
-    used = f"{'would use' if planned else 'used'} {format_energy(_hide_interval(energy))}"
+    used = f"{'would use' if planned else 'used'} {format_energy(energy)}"
     return f"{subject} {used} of electricity: {details}."
 
 
 def _word_amounts(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity]) -> Iterator[str]:
     first = entries[0]
     if first.site.pue is not None:
-        site = format_energy(_hide_interval(add_amounts([(e.job.profile.runs[0], e.site_kwh) for e in entries])))
+        site = format_energy(add_amounts([(e.job.profile.runs[0], e.site_kwh) for e in entries]))
         yield f"With a power usage effectiveness of {format_pue(first.site)} it is {site} at the site."
     for purpose, amount in amounts.items():
         label = first.amounts[purpose].label
@@ -136,7 +136,7 @@ def _word_amounts(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantity]
         noun = "price" if purpose == "cost" else f"{label.kind} carbon intensity"
         unit = label.unit if purpose == "cost" else "g CO2e per kWh"
         verb = "costs" if purpose == "cost" else "corresponds to"
-        total = format_total(_hide_interval(amount), label.money)
+        total = format_total(amount, label.money)
         over = ""
         if varies:
             span = format_span(
@@ -160,13 +160,13 @@ def _word_nameplate(entries: Sequence[CostEntry], energy: Quantity) -> str:
     of = " + ".join(dict.fromkeys(plate.of for plate in known))
     ratio = Quantity(kwh) / energy if of == "node" and energy.value > 0 else known[0].ratio if len(known) == 1 else None
     only = "" if of == "node" else f" of the {of.replace('gpu', 'GPUs').replace('cpu', 'CPUs')} alone"
-    times = "" if ratio is None else f", {format_figure(_hide_interval(ratio))} times the energy of the same devices"
+    times = "" if ratio is None else f", {format_figure(ratio)} times the energy of the same devices"
     return f"Rated power x time{only} would be {format_energy(Quantity(kwh))}{times}."
 
 
 def _word_shares(shares: dict[Purpose, Quantity], first: CostEntry) -> Iterator[str]:
     for purpose, share in shares.items():
-        total = format_total(_hide_interval(share), first.amounts[purpose].label.money)
+        total = format_total(share, first.amounts[purpose].label.money)
         what = "Buying" if purpose == "cost" else "Making"
         yield f"{what} the nodes adds {total}, by their hours of use over their lifetime."
 
@@ -190,7 +190,7 @@ def _word_sci(entries: Sequence[CostEntry], sci: tuple[Quantity, str] | None, sh
     if sci is None:
         return "No software carbon intensity (SCI) is given: the runs are of several workloads."
     made = "with the making of the nodes" if "carbon" in shares else "without the making of the nodes: M is unknown"
-    figure = format_per_unit(_hide_interval(sci[0]), sci[1], "g")
+    figure = format_per_unit(sci[0], sci[1], "g")
     return f"The software carbon intensity (SCI, ISO/IEC 21031) is {figure}, {made}."
 
 
@@ -214,8 +214,3 @@ def _word_intervals(entries: Sequence[CostEntry], amounts: dict[Purpose, Quantit
         first = "No interval is given: the accuracy of a meter is unknown"
     unsure = "carbon" in amounts and not all(e.amounts["carbon"].is_rate_known for e in entries)
     return f"{first}{'; the uncertainty of the intensity is unknown and not included' if unsure else ''}."
-
-
-def _hide_interval(q: Quantity) -> Quantity:
-    """Return a quantity without its terms if its accuracy is unknown: a paper has no `± ?`."""
-    return q if q.known else Quantity(q.value)

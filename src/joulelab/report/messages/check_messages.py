@@ -281,7 +281,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: {meter} shows {power_w:W}, less than a {device} draws when idle; its unit is probably wrong",
         f"{DOCTOR}[If it is in kW, import it again with --map COLUMN={{column}}:kW header_units=false]",
     ),
-    "throttled.power-cap": ("note", "{scope}: slowed down by the power cap in {share:%} of the readings", ""),
+    "throttled.power-cap": (
+        "note",
+        "{scope}: slowed down by the power cap in {share:%} of the readings",
+        f"To see the cap that is in force: {CAP_STATUS}",
+    ),
     "throttled.hardware-slowdown": (
         "warning",
         "{scope}: slowed down by the hardware in {share:%} of the readings",

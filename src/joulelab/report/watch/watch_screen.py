@@ -9,7 +9,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from joulelab.report import format as fmt
-from joulelab.report.run_summary import choose_work_kinds, format_energy
+from joulelab.report.run_summary import choose_work_kinds, format_energy, word_coverage
+from joulelab.report.tables import UNKNOWN_WIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +85,7 @@ def list_heading(view: WatchView, width: int) -> list[Text]:
         Text(f"joulelab watch · {_describe_state(view)} · {title}", style=SUM),
         Text(write_summary(view), style=SUM),
     ]
+    lines += [Text(covers)] if (covers := describe_view_coverage(view)) else []
     facts = [p for p in (_name_hosts(view), _describe_load(view), _describe_work(view)) if p]
     if not view.own:
         facts.insert(1, fmt.shorten_end(view.command, max(width - sum(map(len, facts)) - 3 * len(facts), 12)))
@@ -99,6 +101,11 @@ def write_summary(view: WatchView) -> str:
         return f"{NO_POWER_METER}{_list_reasons(view)}" if view.meters else "no reading yet"
     power = f"{'~' if view.estimate else ''}{fmt.format_watts(view.now_w)} now"
     return " · ".join([power, *_list_energy(view)])
+
+
+def describe_view_coverage(view: WatchView) -> str:
+    """Return what the power covers: `covers GPUs only (8): no meter for the rest of the node`; empty if nothing."""
+    return f"covers {word_coverage(view.counted, len(view.hosts))}" if view.counted else ""
 
 
 def _list_reasons(view: WatchView) -> str:
@@ -146,7 +153,9 @@ def list_power_lines(rows: Sequence[PowerRow], width: int, *, ascii_only: bool =
     for r in rows:
         mark = "~" if r.estimate else ""
         cells = [r.label, mark + _format_watts(r.now_w / watts), mark + _format_watts(r.peak_w / watts)]
-        table.append([*cells, *([fmt.format_scaled(r.energy, joules, estimate=r.estimate)] if energies else [])])
+        # The line above the table says once that an accuracy is unknown.
+        used = fmt.format_scaled(r.energy, joules, estimate=r.estimate).replace(UNKNOWN_WIDTH, "")
+        table.append([*cells, *([used] if energies else [])])
     styles = ["", *(SUM if r.total else "" for r in rows)]
     return _draw_table(table, width, [(), *(r.powers for r in rows)], styles, optional=(2, 3), ascii_only=ascii_only)
 

@@ -100,7 +100,10 @@ class WatchedMeter:
 
 @dataclass(frozen=True, slots=True)
 class WatchView:
-    """Hold everything that is shown at one moment; `energy` (J) is of the first `energy_s` seconds."""
+    """Hold everything that is shown at one moment; `energy` (J) is of the first `energy_s` seconds.
+
+    `counted` are the scopes whose powers add up to `now_w`.
+    """
 
     run: str
     name: str | None
@@ -121,6 +124,7 @@ class WatchView:
     every_s: float
     notes: tuple[str, ...] = ()
     own: bool = False
+    counted: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data: quantities as in `show --json`, NaN as null."""
@@ -385,7 +389,7 @@ class RunWatch:
         known = [whole[h.name] for h in hosts if h.name in whole]
         used = _sum_energies([figures.energy for figures in known]) if len(known) == len(hosts) else {}
         scopes = [scope for h in hosts for scope in h.power.scopes.values()]
-        rows, now_w = list_power_rows(scopes, used)
+        rows, counted = list_power_rows(scopes, used)
         busy = [h.power.find_states("host").get("busy", math.nan) for h in hosts]
         work: dict[str, float] = {}
         for kind, amount in (item for h in hosts for item in h.marks.work.items()):
@@ -399,7 +403,7 @@ class RunWatch:
             command=shlex.join(map(str, self.meta.get("command") or ())),
             state=state,
             elapsed_s=elapsed_s,
-            now_w=now_w,
+            now_w=sum(s.now_w for s in counted) if counted else math.nan,
             energy=used.get("measured"),
             energy_s=min((figures.seconds for figures in known), default=0.0),
             estimate=any(figures.estimate for figures in known),
@@ -412,6 +416,7 @@ class RunWatch:
             every_s=self.every_s,
             notes=notes,
             own=self.own,
+            counted=tuple(s.scope for s in counted),
         )
 
     def _make_phase(self, phase: MarkedPhase, among: Sequence[MarkedPhase]) -> WatchedPhase:
@@ -432,8 +437,10 @@ def choose_phases(phases: Sequence[MarkedPhase]) -> list[MarkedPhase]:
     return sorted((*still, *ended), key=lambda p: (p.start_ns, -p.end_ns))
 
 
-def list_power_rows(scopes: Sequence[ScopeHistory], used: dict[str, Quantity]) -> tuple[list[PowerRow], float]:
-    """Return a row for each family, for everything measured and for the rest of a node; and the power now."""
+def list_power_rows(
+    scopes: Sequence[ScopeHistory], used: dict[str, Quantity]
+) -> tuple[list[PowerRow], list[ScopeHistory]]:
+    """Return a row for each family, for everything measured and the rest of a node; and the scopes that add up."""
     live = [s for s in scopes if s.powers]
     held = {(s.host, s.scope) for s in live}
     rows: list[PowerRow] = []
@@ -449,7 +456,7 @@ def list_power_rows(scopes: Sequence[ScopeHistory], used: dict[str, Quantity]) -
     for name in sorted({find_family(s.scope) for s, inner in stack if inner}, key=rank_scope):
         pairs = [(s, inner) for s, inner in stack if inner and find_family(s.scope) == name]
         rows.append(_make_rest(name, pairs, used))
-    return rows, sum(s.now_w for s in outer) if outer else math.nan
+    return rows, outer
 
 
 def _make_row(label: str, members: Sequence[ScopeHistory], energy: Quantity | None, *, total: bool = False) -> PowerRow:

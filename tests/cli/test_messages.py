@@ -27,7 +27,7 @@ config.write error.nothing-to-draw
 store.gone store.no-recorder store.not-run-yet unavailable.failed
 """
 USAGE = """
-exclusive format needs-add needs-capture needs-estimate needs-file needs-list needs-stop-at needs-until needs-values
+exclusive format gate-runs needs-add needs-capture needs-estimate needs-file needs-list needs-stop-at needs-until needs-values
 no-cap no-command no-name no-pair
 no-quality no-such-command no-vs no-whole-run one-meter other-mode
 period same-run several-files too-many-words unknown-message

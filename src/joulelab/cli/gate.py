@@ -60,7 +60,7 @@ FAILED_CODE = 2  # the energy of a command that failed is not judged
 @json_option
 @runs_option
 def command(words: tuple[str, ...], limit: float, at_most: int, as_json: bool, runs: Path, **given: Any) -> None:
-    """Fail if runs or a command need significantly more energy than a baseline.
+    """Fail if energy is significantly above a baseline, for CI.
 
     Exit code 0: not above the baseline, or surely by less than the limit. 1: significantly above. 2: cannot decide, or
     an error. BASELINE and RUN are runs as for `joulelab compare`; NAME=VALUE and a folder of runs are several. With CMD

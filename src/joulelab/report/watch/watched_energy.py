@@ -59,6 +59,8 @@ class WatchedEnergy:
         view = self._watched.read()
         elapsed_s = view.elapsed_s or 0.0
         energy = self._so_far.add_view(view, elapsed_s) if view.rows else None
+        if not self._watched.is_current(view.counted):
+            energy = None  # only readings end a job
         return EnergyReading(
             elapsed_s,
             None if energy is None else energy.value,

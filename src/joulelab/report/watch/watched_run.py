@@ -337,6 +337,21 @@ class _WatchedHost:
         is_here = follower.boot_id in ("", read_boot_id())
         self.now_ns = monotonic_ns() if is_here else follower.find_newest_ns()
 
+    def is_read_now(self, scopes: Iterable[str]) -> bool:
+        """Return whether each of these scopes has a stream that is read, or is a sum whose parts all are."""
+        state = self.power.follower.state
+        giving = [s for s in state.streams.values() if s.gives_energy]
+        read = {
+            s.stream.scope
+            for s in giving
+            if s.is_fresh(self.now_ns) and s.stream.name not in getattr(self.events.meters.get(s.meter), "silent", ())
+        }
+        powers = state.find_powers(self.now_ns - self.power.every_ns, self.now_ns)
+        sums = {name for name, power in powers.items() if not math.isnan(power.watts)} - {
+            s.stream.scope for s in giving
+        }
+        return read | sums >= set(scopes)
+
 
 class RunWatch:
     """Follow one run through its folder; nothing is written there."""
@@ -372,6 +387,11 @@ class RunWatch:
             self.energies.read(_find_starts(hosts, start), phases)
         notes = (*notes, *([self.energies.problem] if self.energies.problem else []))
         return self._make_view(state, hosts, None if start is None else (now - start) / NS, phases, notes)
+
+    def is_current(self, counted: Iterable[str]) -> bool:
+        """Return whether each of these scopes has a meter that is read now: neither silent nor failing."""
+        names = set(counted)
+        return bool(names) and all(host.is_read_now(names & host.power.scopes.keys()) for host in self._hosts.values())
 
     def close(self) -> None:
         """Release the run."""

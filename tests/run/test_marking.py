@@ -54,6 +54,8 @@ def test_wrong_values_raise_neither_outside_of_a_run_nor_inside(
         with joulelab.phase(5):  # type: ignore[arg-type]
             joulelab.work(samples="x")  # type: ignore[arg-type]
             joulelab.work(samples="y")  # type: ignore[arg-type]
+            joulelab.work(tokens=-5)
+            joulelab.step(images=-1.5)
         joulelab.mark(5)  # type: ignore[arg-type]
 
     mark_wrongly()
@@ -62,9 +64,15 @@ def test_wrong_values_raise_neither_outside_of_a_run_nor_inside(
     mark_wrongly()
     marking.detach_writer()
     lines = [json.loads(line) for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
-    assert [(line["mark"], line.get("name")) for line in lines] == [("begin", "5"), ("end", None), ("switch", 5)]
-    assert writer.lost == 2
-    assert [r.getMessage() for r in caplog.records] == ["work that is no number is not counted: samples='x'"]
+    names = {line.get("name") for line in lines if line["mark"] in ("begin", "switch")}
+    assert names == {"5", "step", 5}
+    assert [line["amounts"] for line in lines if line["mark"] == "work"] == [{"steps": 1.0}]  # the step itself counts
+    assert writer.lost == 4
+    assert [r.getMessage() for r in caplog.records] == [
+        "work that is no number is not counted: samples='x'",
+        "work below zero is not counted: tokens=-5",
+        "work below zero is not counted: images=-1.5",
+    ]
 
 
 def test_every_public_name_is_found() -> None:

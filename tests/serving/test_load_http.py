@@ -82,12 +82,18 @@ def test_a_measured_load_has_the_energy_of_its_tokens(tmp_path: Path) -> None:
 def test_failing_servers_mark_requests_and_nothing_hangs(tmp_path: Path) -> None:
     rows: list[tuple[str, dict[str, Any], tuple[str, ...], set[str]]] = [
         ("refuse", {"refuse_share": 0.3, "fail_share": 0.25, "usage": False}, (), {"ok", "refused"}),
-        ("stall", {"stall_share": 0.5, "break_share": 0.2}, ("--timeout", "0.5"), {"ok", "stalled", "broken"}),
+        (
+            "stall",
+            {"stall_share": 0.5, "break_share": 0.2},
+            ("--timeout", "0.5", "--allow-failed"),
+            {"ok", "stalled", "broken"},
+        ),
     ]
     for name, flaws, words, expected in rows:
         with serve(tmp_path / name, **flaws) as url:
             ended, requests = load(url, tmp_path / name, "--rate", "20", "--duration", "1.5", "--drain", "20", *words)
-        assert ended.returncode == 0, ended.stderr
+        assert ended.returncode == (0 if "--allow-failed" in words else 1), ended.stderr
+        assert ("exit code 1, or 0 with --allow-failed" in ended.stderr) is ("--allow-failed" not in words)
         assert {one.status for one in requests} == expected
         if name == "refuse":
             assert {one.detail[:3] for one in requests if one.status == "refused"} == {"429", "500"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from joulelab.core.errors import ConfigError
+from joulelab.serving.commands import _make_load_words, choose_exit_code
 from joulelab.serving.load_plan import (
     Arrival,
     LoadLevel,
@@ -18,6 +19,7 @@ from joulelab.serving.load_plan import (
     read_prompts,
     read_trace,
 )
+from joulelab.serving.load_steps import LoadSummary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,3 +105,19 @@ def test_wrong_plans_are_refused(tmp_path: Path) -> None:
             if error.code != code:
                 wrong.append((text, error.code))
     assert not wrong
+
+
+def test_a_failed_request_is_exit_code_1_unless_it_is_allowed() -> None:
+    rows = [
+        (LoadSummary(ok=5), False, 0),
+        (LoadSummary(ok=5, failed={"refused": 1}), False, 1),
+        (LoadSummary(ok=5, failed={"refused": 1}), True, 0),
+        (LoadSummary(failed={"refused": 5}), True, 1),
+        (LoadSummary(ok=5, stopped="server-gone"), True, 1),
+        (LoadSummary(ok=5, failed={"cancelled": 2}, stopped="interrupted"), False, 130),
+    ]
+    assert [choose_exit_code(summary, is_allowed=allowed) for summary, allowed, _ in rows] == [r[2] for r in rows]
+    given = {"url": "http://s", "rate": "2", "allow_failed": True, "headers": (("a", "b"),), "seed": 0}
+    words = _make_load_words(given)
+    assert words[-7:] == ("--rate", "2", "--header", "a=b", "--seed", "0", "--allow-failed")
+    assert "--allow-failed" not in _make_load_words(given | {"allow_failed": False})

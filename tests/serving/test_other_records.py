@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -146,6 +147,15 @@ def test_times_of_another_run_and_a_second_import_are_refused(tmp_path: Path, ru
     with pytest.raises(ConfigError, match="1 of 3 requests") as raised:
         attach_requests(run, "requests", read_records(file), file)
     assert raised.value.code == "config.times-outside"
+    assert (
+        raised.value.why
+        == "they last from 95.00 s after its start to 1 min 41 s after its start, and the run takes 1 min 40 s"
+    )
+    far = replace(
+        read_records(file), requests=(Request("a", UTC_NS - 10**18, UTC_NS - 10**18, None, UTC_NS, None, None),)
+    )
+    with pytest.raises(ConfigError, match="from 11574 d 2 h before its start"):
+        attach_requests(run, "requests", far, file)
     own = OtherRecords("vLLM", (Request("a", 50, 50, None, 60, None, None),), "monotonic")
     with pytest.raises(ConfigError, match="since the last start"):
         attach_requests(run, "requests", own, file)

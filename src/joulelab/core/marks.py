@@ -292,8 +292,8 @@ class MarkWriter:
         done = {"steps": 1.0} if step and self.first else {}
         for name, amount in amounts.items():
             number = read_amount(amount)
-            if number is None:
-                self._refuse(name, amount)
+            if number is None or number < 0:
+                self._refuse(name, amount, "work that is no number" if number is None else "work below zero")
             else:
                 done[name] = number
         if done:
@@ -303,14 +303,14 @@ class MarkWriter:
         if t - self._flushed_ns >= WORK_INTERVAL_NS:
             self._flush(t)
 
-    def _refuse(self, name: str, amount: object) -> None:
-        """Count an amount that is not a number as lost, and log a warning once per name."""
+    def _refuse(self, name: str, amount: object, what: str) -> None:
+        """Count an amount that cannot be work as lost, and log a warning once per name."""
         self.lost += 1
         if name not in self._refused:
             self._refused.add(name)
             import logging
 
-            logging.getLogger("joulelab").warning("work that is no number is not counted: %s=%.50r", name, amount)
+            logging.getLogger("joulelab").warning("%s is not counted: %s=%.50r", what, name, amount)
 
     def _report(self, phase: str | None, t: int, amounts: Mapping[str, float]) -> None:
         pending = self._work.get(phase)

@@ -1,7 +1,8 @@
 """Mark phases, steps, work and facts of this process in the run that records it; without a run, do nothing.
 
 Wrong values never raise, inside a run or outside: no training fails because of its marks. Inside a run a name that is
-no text is stored as text, and an amount that is no number is not counted, with one warning. Outside nothing is checked.
+no text is stored as text, and an amount that is no number or below zero is not counted, with one warning. Outside
+nothing is checked.
 
 The run is found once: from the environment at import, or by `measure()`, which starts runs itself.
 """

@@ -104,6 +104,8 @@ LOAD_OPTIONS = (
     click.option("--header", "headers", multiple=True, type=KeyValue(), help="Send a header; repeatable."),
     click.option("--label", "labels", multiple=True, type=KeyValue(), help="Label every request; repeatable."),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of arrivals, lengths and words."),
+    click.option("--allow-failed", is_flag=True,
+                 help="Exit with 0 although some requests failed.  [default: exit with 1]"),
 )  # fmt: skip
 
 
@@ -143,8 +145,8 @@ def load_command(out: Path | None, quiet: bool, as_json: bool, **given: Any) -> 
         print_json({"steps": [step.to_json() for step in summary.steps], "ok": summary.ok, **failed})
     elif not quiet:
         print_blocks([_make_load_table(summary)])
-    _report_problems(summary)
-    sys.exit(_choose_exit_code(summary))
+    _report_problems(summary, is_allowed=given["allow_failed"])
+    sys.exit(choose_exit_code(summary, is_allowed=given["allow_failed"]))
 
 
 def _read_load(
@@ -234,7 +236,7 @@ def _make_load_table(summary: LoadSummary) -> Table:
     return make_table(columns, rows)
 
 
-def _report_problems(summary: LoadSummary) -> None:
+def _report_problems(summary: LoadSummary, *, is_allowed: bool) -> None:
     """Print what a reader of the table must know, on standard error."""
     if summary.stopped == "server-gone":
         print_notice(f"the server is gone ({summary.last_problem}); the load ended, and what was measured is kept")
@@ -243,7 +245,8 @@ def _report_problems(summary: LoadSummary) -> None:
     elif summary.failed:
         counts = ", ".join(f"{count} {status}" for status, count in sorted(summary.failed.items()))
         last = f"; the last: {summary.last_problem}" if summary.last_problem else ""
-        print_notice(f"{sum(summary.failed.values())} requests failed ({counts}){last}")
+        advice = "" if is_allowed else "; exit code 1, or 0 with --allow-failed"
+        print_notice(f"{sum(summary.failed.values())} requests failed ({counts}){last}{advice}")
     if summary.no_usage:
         print_notice(f"the server reported no usage for {summary.no_usage} requests: a chunk counts as a token there")
     if "ignore_eos" in summary.unknown_fields:
@@ -259,10 +262,12 @@ def _report_problems(summary: LoadSummary) -> None:
         print_notice(f"the warm-up of {', '.join(short)} ended before 10 requests had ended; raise --warmup")
 
 
-def _choose_exit_code(summary: LoadSummary) -> int:
+def choose_exit_code(summary: LoadSummary, *, is_allowed: bool) -> int:
+    """Return 1 if a request failed and this is not allowed, if none ended well, or if the server is gone; else 0."""
     if summary.stopped == "interrupted":
         return INTERRUPTED_CODE
-    return 0 if summary.ok and not summary.stopped else 1
+    is_good = bool(summary.ok) and not summary.stopped and (is_allowed or not summary.failed)
+    return 0 if is_good else 1
 
 
 @command.command(
@@ -295,7 +300,8 @@ def measure_command(
 ) -> NoReturn:
     """Measure the energy of a server under a load, step by step.
 
-    A run like all others: the load is that of `joulelab serving load`, and the server's own counters are recorded.
+    A run like all others: the load is that of `joulelab serving load`, and the server's own counters are recorded. The
+    exit code is 1 if a request failed (not with --allow-failed); the run is complete in any case.
     """
     from joulelab.analysis.goals import Goal
     from joulelab.run.run_command import prepare_run, run_command
@@ -336,10 +342,12 @@ def _make_load_words(given: Mapping[str, Any]) -> tuple[str, ...]:
     words = [sys.executable, "-m", "joulelab", "serving", "load", "-q"]
     for option in load_command.params:
         value = given.get(option.name or "")
-        if value is None or value in ("", ()):
+        if value is None or value is False or value in ("", ()):
             continue
         flag = option.opts[0]
-        if isinstance(value, tuple):
+        if value is True:
+            words.append(flag)
+        elif isinstance(value, tuple):
             words += [word for key, text in value for word in (flag, f"{key}={text}")]
         else:
             words += [flag, f"{value:g}s" if isinstance(option.type, Duration) else str(value)]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
+from joulelab.report.format import format_duration
 from joulelab.serving.request_records import MARK, PROGRESS_NS, Request, Status
 
 if TYPE_CHECKING:
@@ -299,7 +300,8 @@ def _refuse_times(
     run: Path, records: OtherRecords, requests: Sequence[Request], span: tuple[int, int], inside: int
 ) -> ConfigError:
     begin_s, end_s = ((one - span[0]) / NS for one in (requests[0].sent_ns, max(r.last_ns for r in requests)))
-    why = f"they last from {begin_s:,.1f} s to {end_s:,.1f} s, the run from 0 to {(span[1] - span[0]) / NS:,.1f} s"
+    times = [_word_moment(seconds) for seconds in (begin_s, end_s)]
+    why = f"they last from {times[0]} to {times[1]}, and the run takes {format_duration((span[1] - span[0]) / NS)}"
     then = "name the run that was recorded during this load"
     if records.clock == "monotonic":
         then += "; times of vLLM fit only runs on the machine of its client, since the last start of that machine"
@@ -307,6 +309,10 @@ def _refuse_times(
         f"{len(requests) - inside} of {len(requests)} requests are outside of the run", where=str(run), why=why,
         next=then, code="config.times-outside",
     )  # fmt: skip
+
+
+def _word_moment(seconds: float) -> str:
+    return f"{format_duration(abs(seconds))} {'before' if seconds < 0 else 'after'} its start"
 
 
 def _list_marks(request: Request, reported: set[str]) -> Iterator[dict[str, Any]]:

@@ -163,7 +163,7 @@ class Search:
             raise ConfigError(f"cannot add a trial of {wanted.text}", why="it is not one of the settings searched")
         figures = (energy_j, time_s, u_energy, u_time)
         if not all(map(math.isfinite, figures)) or min(energy_j, time_s) <= 0 or min(u_energy, u_time) < 0:
-            what = f"cannot add a trial of {energy_j} J in {time_s} s at {wanted.text}"
+            what = f"cannot add a trial of {energy_j:.4g} J in {time_s:.4g} s at {wanted.text}"
             raise ConfigError(what, why="energy and time are above 0")
         self._trials += self._is_asked or self._data[-1].setting != known
         self._is_asked = False

@@ -1,0 +1,400 @@
+"""Measure each test of a pytest session, repeat those with a maximum or a baseline, and list the most expensive.
+
+The session is one run; the call of each test (without its fixtures) is a phase of it. A test fails by its energy only
+if that is significantly above its limit: it is repeated until the answer is clear, and passes if it never gets clear
+(`analysis/energy_gate.py`). Nothing here changes the outcome of a test if the measurement itself fails.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from joulelab.analysis.energy_gate import (
+    FEWEST_REPEATS,
+    GateVerdict,
+    find_look_level,
+    judge_maximum,
+    judge_rise,
+    judge_single,
+)
+from joulelab.core.clock import NS, monotonic_ns
+from joulelab.core.errors import ConfigError, JoulelabError
+from joulelab.core.quantity import Quantity, add_quantities
+from joulelab.run import marking
+from joulelab.run.live import wait_until_covered
+from joulelab.run.measure import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from pathlib import Path
+
+    from joulelab.analysis.cell_comparison import RepeatSample
+    from joulelab.report.tables import Table
+
+SCHEMA = 1
+UPDATE_REPEATS = 5  # of each test that is written to a baseline
+LONGEST_NAME = 40  # letters of a test in the table
+Span = tuple[int, int]  # monotonic ns
+
+
+@dataclass(slots=True)
+class MeasuredTest:
+    """Hold the calls of one test: their time spans, energies (J) as far as known, limits and the verdict."""
+
+    most_j: float | None = None
+    baseline: RepeatSample | None = None
+    spans: list[Span] = field(default_factory=list)
+    energies: list[Quantity] = field(default_factory=list)
+    devices: str = ""
+    verdict: GateVerdict | None = None
+
+    @property
+    def has_limit(self) -> bool:
+        """Return whether the test can fail by its energy."""
+        return self.most_j is not None or self.baseline is not None
+
+    @property
+    def seconds(self) -> float:
+        """Return the mean time of a call."""
+        return sum(b - a for a, b in self.spans) / NS / len(self.spans)
+
+    @property
+    def is_too_short(self) -> bool:
+        """Return whether each of its energies is smaller than its interval."""
+        return bool(self.energies) and not any(energy.is_resolved for energy in self.energies)
+
+    def make_sample(self) -> RepeatSample:
+        """Return the energies as a sample of repeats."""
+        from joulelab.analysis.cell_comparison import make_samples
+
+        return make_samples(self._make_cell())["energy"]
+
+    def compute_mean(self) -> Quantity | None:
+        """Return the mean energy of a call (J) with its interval, None if nothing was measured."""
+        from joulelab.analysis.study_cells import compute_means
+
+        means = compute_means(self._make_cell()) if self.energies else None
+        return None if means is None else means.energy
+
+    def _make_cell(self) -> Any:
+        from joulelab.analysis.study_cells import Cell, Trial
+
+        trials = (
+            Trial(energy, (b - a) / NS, meter=self.devices)
+            for energy, (a, b) in zip(self.energies, self.spans, strict=True)
+        )
+        return Cell("test", {}, tuple(trials))
+
+
+def measure_spans(run: Path, spans: Sequence[Span]) -> tuple[list[Quantity], str]:
+    """Return the energy of everything measured (J) in each time span, and its devices; nothing without a power meter.
+
+    Raises JoulelabError, OSError.
+    """
+    from joulelab.analysis.breakdown import stack_scopes
+    from joulelab.analysis.channels import load_channels
+    from joulelab.analysis.joining import join_meters
+    from joulelab.store.run_reader import open_run
+
+    with open_run(run) as opened:
+        joined = join_meters(load_channels(opened), min(a for a, _ in spans), max(b for _, b in spans))
+        scopes = [scope for scope, _ in stack_scopes(joined.scopes)]
+        energies = [add_quantities(scope.best.energy(a, b) for scope in scopes) for a, b in spans]
+    devices = sorted(f"{s.best.meter} {s.best.spec.name} {s.best.stream.device or s.host}" for s in scopes)
+    return (energies, "; ".join(devices)) if scopes else ([], "")
+
+
+class EnergySession:
+    """Measure the tests of a session: the plug-in that `--energy` registers."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Read the options. Raises pytest.UsageError."""
+        self.tests: dict[str, MeasuredTest] = {}
+        self.notes: list[str] = []
+        self._config = config
+        self._repeats, self._seconds = config.getoption("energy_repeats"), config.getoption("energy_time")
+        self._top = config.getoption("energy_top")
+        self._is_update = config.getoption("energy_update")
+        given = config.getoption("energy_baseline")
+        self._file = None if given is None else config.invocation_params.dir / given
+        self._shown_file = given
+        _refuse_workers(config)
+        if self._repeats < FEWEST_REPEATS:
+            raise pytest.UsageError(f"--energy-repeats {self._repeats}: give at least {FEWEST_REPEATS}")
+        if self._is_update and self._file is None:
+            raise pytest.UsageError("--energy-update needs --energy-baseline FILE")
+        self._limit = _read_limit(config.getoption("energy_limit"))
+        self._baseline = {} if self._file is None else read_baseline(self._file, may_lack=self._is_update)
+        self._run: Path | None = None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Find the limits of the tests. Raises pytest.UsageError for a wrong marker."""
+        for item in items:
+            marker = item.get_closest_marker("energy")
+            most_j = None if marker is None else marker.kwargs.get("max_j", *marker.args)
+            if marker is not None and (isinstance(most_j, bool) or not isinstance(most_j, int | float) or most_j <= 0):
+                raise pytest.UsageError(f"{item.nodeid}: write the marker as energy(max_j=50), in joules")
+            baseline = None if self._is_update else self._baseline.get(item.nodeid)
+            self.tests[item.nodeid] = MeasuredTest(most_j, baseline)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Record all tests as one run, and compute their energies at its end."""
+        if session.config.option.collectonly:
+            return (yield)
+        measurement = measure("pytest")
+        with measurement:
+            self._run = measurement.run
+            result = yield
+        self._measure_tests()
+        return result
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Mark the call of a test as a phase."""
+        start_ns = monotonic_ns()
+        try:
+            with marking.phase(item.nodeid):
+                return (yield)
+        finally:
+            self.tests[item.nodeid].spans.append((start_ns, monotonic_ns()))
+
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test that has a limit until it can be judged; others are run by pytest itself."""
+        test = self.tests[item.nodeid]
+        if self._run is None or not (test.has_limit or self._is_update):
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in self._repeat_test(item, nextitem, test):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _repeat_test(
+        self, item: pytest.Item, nextitem: pytest.Item | None, test: MeasuredTest
+    ) -> list[pytest.TestReport]:
+        """Return the reports of the last repeat; that of the call fails if the test needs significantly more."""
+        until_ns = monotonic_ns() + round(self._seconds * NS)
+        most = min(UPDATE_REPEATS, self._repeats) if self._is_update else self._repeats
+        while True:
+            reports = runtestprotocol(item, nextitem=nextitem, log=False)
+            if not all(report.passed for report in reports) or not test.spans:
+                return reports
+            if not self._is_update:
+                test.verdict = self._judge_test(test)
+                if test.verdict is None or not test.verdict.needs_repeats:
+                    break
+            if len(test.spans) >= most or monotonic_ns() + round(test.seconds * NS) > until_ns:
+                break
+        if test.verdict is not None and test.verdict.decision == "above":
+            call = next(report for report in reports if report.when == "call")
+            call.outcome, call.longrepr = "failed", self._word_failure(test)
+        return reports
+
+    def _judge_test(self, test: MeasuredTest) -> GateVerdict | None:
+        """Return the verdict so far, None if nothing is measured."""
+        assert self._run is not None
+        count = len(test.spans)
+        if 1 < count < FEWEST_REPEATS:
+            return GateVerdict("undecided", "repeats")
+        wait_until_covered(self._run, test.spans[-1][1])
+        try:
+            test.energies, test.devices = measure_spans(self._run, test.spans)
+        except (JoulelabError, OSError, ValueError) as error:
+            self.notes.append(f"{type(error).__name__}: {error}")
+            test.energies = []
+        if not test.energies:
+            return None
+        if count == 1:
+            is_clear = test.baseline is None and test.most_j is not None
+            first = judge_single(test.energies[0], test.most_j or 0.0)
+            return first if is_clear and first.decision == "not above" else GateVerdict("undecided", "repeats")
+        if _is_hopeless(test.energies, self._repeats):
+            return GateVerdict("undecided", "too-short")
+        sample, verdicts = test.make_sample(), []
+        # Two limits of one test share the 5 %.
+        level = find_look_level(count, self._repeats) / ((test.most_j is not None) + (test.baseline is not None))
+        if test.most_j is not None:
+            verdicts.append(judge_maximum(sample, test.most_j, level))
+        if test.baseline is not None:
+            verdicts.append(judge_rise(sample, test.baseline, self._limit, level))
+        order = ("above", "undecided", "not above")
+        return min(verdicts, key=lambda verdict: order.index(verdict.decision))
+
+    def _word_failure(self, test: MeasuredTest) -> str:
+        from joulelab.report.format import format_percent, format_quantity
+
+        verdict, mean = test.verdict, test.compute_mean()
+        assert verdict is not None
+        assert verdict.interval is not None
+        assert mean is not None
+        figure = f"{format_quantity(mean, 'J')} in {len(test.energies)} runs"
+        text = f"This test needs significantly more energy than allowed: {figure}"
+        if test.most_j is not None and judge_maximum(test.make_sample(), test.most_j).decision == "above":
+            return f"{text}, max_j is {test.most_j:g} J."
+        ends = " to ".join(format_percent(end - 1) for end in verdict.interval)
+        limit = format_percent(self._limit, signed=False)
+        return f"{text}, {ends} against the baseline in {self._shown_file}; a rise of {limit} must not pass."
+
+    def _measure_tests(self) -> None:
+        """Compute the energies of all tests, and write the baseline."""
+        called = [test for test in self.tests.values() if test.spans]
+        if self._run is None or not called:
+            return
+        try:
+            energies, devices = measure_spans(self._run, [span for test in called for span in test.spans])
+        except (JoulelabError, OSError, ValueError) as error:
+            self.notes.append(f"The energies are not known ({type(error).__name__}: {error}).")
+            return
+        left = iter(energies)
+        for test in called if energies else ():
+            test.energies, test.devices = [next(left) for _ in test.spans], devices
+        if self._is_update and self._file is not None and energies:
+            self._write_baseline(self._file)
+
+    def _write_baseline(self, file: Path) -> None:
+        kept = {
+            name: test.make_sample()
+            for name, test in self.tests.items()
+            if len(test.energies) > 1 and not test.is_too_short
+        }
+        try:
+            write_baseline(file, {**self._baseline, **kept})
+            self.notes.append(f"Written to {self._shown_file}: the energy of {_count_tests(len(kept))}.")
+        except OSError as error:
+            self.notes.append(f"{self._shown_file} cannot be written ({error.strerror}).")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the sum, the most expensive tests, and notes."""
+        from joulelab.report.format import format_quantity
+        from joulelab.report.tables import write_terminal
+
+        if self._config.option.collectonly:
+            return
+        terminalreporter.write_sep("=", "energy")
+        known = {name: test for name, test in self.tests.items() if test.energies}
+        if not known:
+            why = "no power meter was read" if self._run is not None else "nothing was recorded"
+            for note in (*self.notes, f"No test has an energy: {why}. -> joulelab meters"):
+                terminalreporter.write_line(note)
+            return
+        whole = add_quantities(energy for test in known.values() for energy in test.energies)
+        calls = sum(len(test.energies) for test in known.values())
+        terminalreporter.write_line(f"{format_quantity(whole, 'J')} in {calls} calls of {len(known)} tests")
+        table = make_test_table(known, self._top)
+        for line in write_terminal(table, self._config.get_terminal_writer().fullwidth).splitlines():
+            terminalreporter.write_line(line)
+        for note in (*self.notes, *_list_open(known)):
+            terminalreporter.write_line(note)
+
+
+def make_test_table(tests: dict[str, MeasuredTest], most: int) -> Table:
+    """Return the tests with the largest energy per call."""
+    from joulelab.report.format import shorten_middle
+    from joulelab.report.tables import make_table, scale_column
+
+    means = {name: test.compute_mean() for name, test in tests.items()}
+    ranked = sorted(tests, key=lambda name: -(mean.value if (mean := means[name]) is not None else 0.0))[: max(most, 0)]
+    rows = [
+        (shorten_middle(name, LONGEST_NAME), means[name], f"{tests[name].seconds:.2f}", len(tests[name].energies),
+         _word_state(tests[name]))
+        for name in ranked
+    ]  # fmt: skip
+    columns = ("test", scale_column("energy", "J", [means[name] for name in ranked]), "s", "runs", "limit")
+    return make_table(columns, rows, left=(0, 4))
+
+
+def _word_state(test: MeasuredTest) -> str:
+    if test.verdict is None:
+        return ""
+    if test.verdict.decision == "undecided":
+        return "too short to measure" if test.is_too_short else "cannot decide"
+    return test.verdict.decision
+
+
+def _list_open(tests: dict[str, MeasuredTest]) -> list[str]:
+    """Return a line about tests that passed because they could not be judged."""
+    unclear = [
+        name for name, test in tests.items() if test.verdict is not None and test.verdict.decision == "undecided"
+    ]
+    short = sum(tests[name].is_too_short for name in unclear)
+    lines = [f"Not judged, too short to measure: {_count_tests(short)}. Let each call do more work."] if short else []
+    if left := len(unclear) - short:
+        lines.append(f"Not judged, cannot decide: {_count_tests(left)}. Raise --energy-repeats or --energy-time.")
+    return lines
+
+
+def _count_tests(count: int) -> str:
+    return "1 test" if count == 1 else f"{count} tests"
+
+
+def _is_hopeless(energies: Sequence[Quantity], at_most: int) -> bool:
+    """Return whether not even the mean of all repeats would be larger than its interval."""
+    widths = [energy.expanded / max(energy.value, 1e-12) for energy in energies if energy.expanded is not None]
+    return bool(widths) and median(widths) / math.sqrt(at_most) > 1
+
+
+def _refuse_workers(config: pytest.Config) -> None:
+    """Refuse xdist: energy is measured for the whole machine, so only one test may run at a time."""
+    workers = getattr(config.option, "numprocesses", None) or getattr(config.option, "tx", None)
+    if workers or hasattr(config, "workerinput"):
+        raise pytest.UsageError("--energy measures the whole machine, so one test at a time: add -n 0")
+
+
+def _read_limit(text: str) -> float:
+    from joulelab.study.folder import parse_precision
+
+    try:
+        return parse_precision(text)
+    except ConfigError:
+        raise pytest.UsageError(f"--energy-limit {text}: write a percentage, such as 5%") from None
+
+
+def read_baseline(file: Path, *, may_lack: bool = False) -> dict[str, RepeatSample]:
+    """Return the samples of a baseline by test. Raises pytest.UsageError; a file that `may_lack` is empty."""
+    from joulelab.analysis.cell_comparison import make_sample
+
+    if may_lack and not file.exists():
+        return {}
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {data['schema']!r}")  # noqa: TRY301 - all that is wrong is one error
+        return {
+            str(name): make_sample(
+                [float(value) for value in entry["values_j"]],
+                None if entry["meter"] is None else float(entry["meter"]),
+                terms={str(source): float(u) for source, u in entry["terms"].items()},
+                devices=frozenset(map(str, entry["devices"])),
+            )
+            for name, entry in data["tests"].items()
+        }
+    except FileNotFoundError:
+        then = f"pytest --energy --energy-baseline {file} --energy-update"
+        raise pytest.UsageError(f"there is no baseline {file}; write it: {then}") from None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise pytest.UsageError(f"{file} is not a baseline of --energy ({type(error).__name__}: {error})") from None
+
+
+def write_baseline(file: Path, samples: dict[str, RepeatSample]) -> None:
+    """Write the samples of tests: energies in J, errors of meters relative. Raises OSError."""
+    from joulelab.store.safe_files import replace_file
+
+    tests = {
+        name: {
+            "values_j": list(sample.values),
+            "meter": sample.meter,
+            "terms": dict(sample.terms),
+            "devices": sorted(sample.devices),
+        }
+        for name, sample in sorted(samples.items())
+    }
+    text = json.dumps({"schema": SCHEMA, "tests": tests}, indent=1, ensure_ascii=False)
+    replace_file(file, f"{text}\n".encode(), sync=False)

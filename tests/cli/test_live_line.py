@@ -6,25 +6,29 @@ import os
 import re
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from tests.run.test_signals import Terminal
 
-from joulelab.cli.live_line import LiveLine, can_show_title
+from joulelab.cli.live_line import EVERY_LINE_S, FIRST_LINE_S, LiveLine, can_show_title, choose_line_times
+from joulelab.cli.run import command
 from joulelab.core.quantity import Quantity
 from joulelab.report.run_summary import write_live_figures
+from joulelab.report.watch.watched_energy import EnergySoFar
 from joulelab.report.watch.watched_run import PowerRow, WatchView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-# joulelab, with a title every 0.1 s from 0.3 s on.
+# joulelab, with a title every 0.1 s from 0.3 s on, and a line every second.
 CODE = """
 import os; os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 from joulelab.cli import live_line, main
 live_line.FIRST_S, live_line.EVERY_S, live_line.SHARE = 0.3, 0.1, 1.0
+live_line.FIRST_LINE_S = live_line.EVERY_LINE_S = 1.0
 main()
 """
 METER = """
@@ -92,7 +96,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 
 @pytest.mark.system
 def test_the_title_shows_figures_and_the_command_has_the_screen(start: Callable[..., Terminal]) -> None:
-    t = start()
+    t = start("--live", "off")
     t.expect(lambda: any("J · " in title for title in list_titles(t.output)))
     assert re.fullmatch(r"1\.00 kW · [\d.]+ k?J · \d+ s - .*python.*", list_titles(t.output)[-1])
     assert t.output.count(SAVED) == 1
@@ -126,9 +130,9 @@ def test_the_title_shows_figures_and_the_command_has_the_screen(start: Callable[
 
 
 @pytest.mark.system
-def test_lines_are_printed_on_request_and_a_title_is_not_always_shown(start: Callable[..., Terminal]) -> None:
+def test_a_terminal_gets_whole_lines_and_not_always_a_title(start: Callable[..., Terminal]) -> None:
     sleep = "sh -c 'printf half; sleep 3'"
-    quiet, plain = start("-q", command=sleep), start("--live", "1s", term="linux", command=f"{sleep}; exit")
+    quiet, plain = start("-q", command=sleep), start(term="linux", command=f"{sleep}; exit")
     plain.expect("J (± ")
     quiet.type("exit\n")
     quiet.wait()
@@ -152,9 +156,9 @@ def make_view(elapsed_s: float, now_w: float, energy: Quantity | None, energy_s:
 
 
 def test_between_two_energies_power_is_integrated() -> None:
-    line, known, later = LiveLine(has_title=False), Quantity(1000.0, {"gain:a": 25.0}), Quantity(9000.0)
+    so_far, known, later = EnergySoFar(), Quantity(1000.0, {"gain:a": 25.0}), Quantity(9000.0)
     found = [
-        line._add_later_energy(view, view.elapsed_s or 0.0)
+        so_far.add_view(view, view.elapsed_s or 0.0)
         for view in (
             make_view(5.0, 100.0, None, 0.0),
             make_view(11.0, 100.0, known, 10.0),  # 1 s after the energy
@@ -190,6 +194,41 @@ def test_live_figures_are_one_short_line() -> None:
     ]
     assert [write_live_figures(*given) for given, _ in table] == [text for _, text in table]
     assert write_live_figures(4870.0, energy, 200.0, estimate=True) == "~4.87 kW · ~0.31 kWh · 3 min 20 s"
+
+
+def test_lines_come_by_default_after_10_s_and_by_option_when_they_are_asked_for() -> None:
+    chosen: dict[str, Any] = {}
+
+    def run(*words: str) -> float | None:
+        with command.make_context("run", [*words, "--", "true"]) as context:
+            chosen.update(context.params)
+        return chosen["live"]
+
+    assert [run(), run("--live", "30s"), run("--live", "off")] == [None, 30.0, 0.0]
+    with pytest.raises(click.BadParameter, match="0"):
+        run("--live", "0.5s")
+    reader, writer = os.pipe()
+    try:
+        for live, is_quiet, times in (
+            (30.0, True, (30.0, 30.0)),
+            (0.0, False, (None, None)),
+            (None, False, (None,) * 2),
+        ):
+            assert choose_line_times(live, writer, {"TERM": "xterm"}, is_quiet=is_quiet) == times
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert (FIRST_LINE_S, EVERY_LINE_S) == (10.0, 60.0)  # a run below 10 s prints none
+
+
+def test_figures_that_cost_much_come_less_often_but_not_after_the_next_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulelab.cli.live_line.time.monotonic", lambda: 100.0)
+    title, line = LiveLine(has_title=True), LiveLine(has_title=False, every_s=60.0, first_s=10.0)
+    assert [title._choose_wait(3.0, cost_s) for cost_s in (0.003, 0.06)] == [3.0, pytest.approx(20.0)]
+    line._due_s = 108.0
+    assert [line._choose_wait(3.0, cost_s) for cost_s in (0.003, 0.06)] == [3.0, 8.0]
+    line._due_s = 99.0  # the line was just due, and the terminal was not free
+    assert line._choose_wait(3.0, 0.06) == 3.0
 
 
 def test_a_pipe_and_a_terminal_of_others_have_no_title() -> None:

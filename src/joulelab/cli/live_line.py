@@ -1,8 +1,8 @@
-"""Show power and energy while `joulelab run` runs: in the title of the terminal, and as lines if they are asked for.
+"""Show power and energy while `joulelab run` runs: in the title of the terminal, and as a line now and then.
 
 The workload owns the screen. Without a pty in between, the position of its cursor is unknown, so a line that is drawn
-there could overwrite its output (docs/decisions/0027). A title changes no cell of the screen, and tmux shows it in its
-status line. It is changed only while
+in place could overwrite its output (docs/decisions/0027). A title changes no cell of the screen, and tmux shows it in
+its status line; a whole line in a row of its own overwrites nothing. Both are written only while
 
 - our process group has the terminal: a shell or another job keeps its own title;
 - the terminal echoes lines: editors, debuggers, password prompts and full-screen programs are not disturbed;
@@ -15,7 +15,6 @@ The original title is restored at the end and while the command is stopped. A fa
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import select
 import signal
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from joulelab.core.quantity import Quantity
+    from joulelab.report.watch.watched_energy import EnergySoFar
     from joulelab.report.watch.watched_run import RunWatch, WatchView
 
 # Terminals that are known to take a title; another one might print it. Names of TERM begin with these.
@@ -42,13 +41,14 @@ TITLED_TERMINALS = (
 SET_TITLE, SAVE_TITLE, RESTORE_TITLE = b"\x1b]0;%b\x07", b"\x1b[22;0t", b"\x1b]0;\x07\x1b[23;0t"
 FIRST_S = 2.0  # the modules that this needs are being imported before
 EVERY_S = 3.0
+FIRST_LINE_S, EVERY_LINE_S = 10.0, 60.0  # of lines on a terminal that are not asked for
+DUMB_TERMINALS = ("dumb", "unknown", "")  # cannot begin a row of its own
 ENERGY_SHARE = 0.0005  # of one core, for the energies; between two of them, power is integrated
-LONGEST_S = 60.0  # time over which one power is integrated; after a longer pause the next energy is waited for
 SHARE = 0.003  # of one core, for the rest: on a node with very many meters, the title changes less often
 TRIES = 3  # a file that is just being created may fail to be read once or twice
 MOST_NAME = 30  # letters of the command after the figures
 LOCK_S = 0.2  # longest wait for a terminal that does not take a title just now
-MODULES = ("joulelab.report.watch.watched_run", "joulelab.analysis.live_energy")
+MODULES = ("joulelab.report.watch.watched_energy", "joulelab.analysis.live_energy")
 
 
 class TerminalTitle:
@@ -95,16 +95,20 @@ class TerminalTitle:
 class LiveLine:
     """Show the figures of a run in a thread while its workload runs; `problem` is the reason why it ended early.
 
-    `has_title` sets the title of the terminal; `every_s` is the time between lines on standard error, None for none.
+    `has_title` sets the title of the terminal; `every_s` is the time between lines on standard error, None for none;
+    the first line comes after `first_s`.
     """
 
-    def __init__(self, *, has_title: bool, every_s: float | None = None, fd: int = 2) -> None:
+    def __init__(
+        self, *, has_title: bool, every_s: float | None = None, first_s: float | None = None, fd: int = 2
+    ) -> None:
         self.problem = ""
         self._title = TerminalTitle(fd) if has_title else None
         self._fd, self._every_s = fd, every_s
+        self._first_s = first_s if first_s is not None else every_s or 0.0
         self._over = threading.Event()
         self._due_s = 0.0
-        self._known_s = self._reached_s = self._later_j = 0.0
+        self._so_far: EnergySoFar | None = None
 
     @property
     def is_shown(self) -> bool:
@@ -132,7 +136,7 @@ class LiveLine:
         try:
             from joulelab.report.watch.watched_run import RunWatch
 
-            self._due_s = time.monotonic() + (self._every_s or 0.0) - FIRST_S
+            self._due_s = time.monotonic() + self._first_s - FIRST_S
             with contextlib.closing(RunWatch(run, EVERY_S, share=ENERGY_SHARE, with_phases=False)) as watched:
                 self._follow(watched)
         except Exception as error:  # noqa: BLE001 - the command goes on
@@ -155,36 +159,30 @@ class LiveLine:
                     raise
             cost_s = time.thread_time() - began
             cost_s -= watched.energies.spent_s - energies_s  # they have a limit of their own
-            self._over.wait(every_s if is_first else max(every_s, cost_s / SHARE))
+            self._over.wait(every_s if is_first else self._choose_wait(every_s, cost_s))
             is_first = False
+
+    def _choose_wait(self, every_s: float, cost_s: float) -> float:
+        """Return the time until the next figures: longer where they cost much, but not beyond the next line."""
+        wait_s = max(every_s, cost_s / SHARE)
+        if self._every_s is None:
+            return wait_s
+        return min(wait_s, max(self._due_s - time.monotonic(), every_s))
 
     def _show(self, view: WatchView) -> None:
         from joulelab.report.run_summary import write_live_figures
+        from joulelab.report.watch.watched_energy import EnergySoFar
 
         if not view.rows or view.elapsed_s is None:
             return  # nothing is measured, or not yet
-        energy = self._add_later_energy(view, view.elapsed_s)
+        self._so_far = self._so_far or EnergySoFar()
+        energy = self._so_far.add_view(view, view.elapsed_s)
         figures = write_live_figures(view.now_w, energy, view.elapsed_s, estimate=view.estimate)
         if self._title is not None:
             self._title.show(_encode_text(f"{figures} - {_name_run(view)}"))
         if self._every_s is not None and time.monotonic() >= self._due_s:
             self._due_s = max(self._due_s + self._every_s, time.monotonic())
             write_own_line(self._fd, _encode_text(f"joulelab: {figures}"))
-
-    def _add_later_energy(self, view: WatchView, elapsed_s: float) -> Quantity | None:
-        """Return the energy up to now: the last known one and the power since then; None if a part is not known."""
-        if view.energy_s != self._known_s:
-            self._known_s = self._reached_s = view.energy_s
-            self._later_j = 0.0
-        # Readings that came after those of the power may be in the energy: it is then ahead for a moment.
-        since_s = max(elapsed_s - self._reached_s, 0.0)
-        self._reached_s += since_s
-        if not since_s <= LONGEST_S:
-            self._later_j = math.nan
-        self._later_j += view.now_w * since_s
-        if view.energy is None or not view.energy.value > 0 or math.isnan(self._later_j):
-            return None
-        return view.energy * (1 + self._later_j / view.energy.value)
 
 
 def _name_run(view: WatchView) -> str:
@@ -203,11 +201,27 @@ def _encode_text(text: str) -> bytes:
 
 def can_show_title(fd: int, environ: Mapping[str, str]) -> bool:
     """Return whether a file is our own terminal, of a kind that takes a title."""
+    return _is_own_terminal(fd) and environ.get("TERM", "").startswith(TITLED_TERMINALS)
+
+
+def choose_line_times(
+    live: float | None, fd: int, environ: Mapping[str, str], *, is_quiet: bool
+) -> tuple[float | None, float | None]:
+    """Return the times of the first line and between lines, in s; None for no lines.
+
+    `live` is the time between lines that was asked for, 0 for none, None for the default: lines on our own terminal.
+    """
+    if live is not None:
+        return (live, live) if live else (None, None)
+    is_able = _is_own_terminal(fd) and environ.get("TERM", "") not in DUMB_TERMINALS
+    return (FIRST_LINE_S, EVERY_LINE_S) if is_able and not is_quiet else (None, None)
+
+
+def _is_own_terminal(fd: int) -> bool:
     try:
-        is_ours = os.isatty(fd) and os.get_blocking(fd) and os.tcgetpgrp(fd) > 0
+        return os.isatty(fd) and os.get_blocking(fd) and os.tcgetpgrp(fd) > 0
     except OSError:
         return False
-    return is_ours and environ.get("TERM", "").startswith(TITLED_TERMINALS)
 
 
 def is_terminal_free(fd: int) -> bool:
@@ -231,7 +245,7 @@ def write_own_line(fd: int, text: bytes) -> None:
     if os.isatty(fd):
         if not is_terminal_free(fd):
             return
-        if os.environ.get("TERM", "dumb") not in ("dumb", "unknown", ""):
+        if os.environ.get("TERM", "") not in DUMB_TERMINALS:
             text = b" " * (os.get_terminal_size(fd).columns - 1) + b"\r" + text
     with _block_background_stop():
         os.write(fd, text + b"\n")

@@ -128,6 +128,9 @@ def take_looks(browser: Browser, pages: dict[str, str], folder: Path) -> None:
                     box.check()
                 page.locator("#sums dt").first.wait_for()
             beyond, high = page.evaluate(SIZE)
+            for top in (*range(0, high, HIGH), 0):  # charts of power are drawn when they come into view
+                page.evaluate("top => scrollTo(0, top)", top)
+                page.wait_for_timeout(100)
             for part in range(min(-(-high // PART_HIGH), MOST_PARTS)):
                 top = part * PART_HIGH
                 clip = {"x": 0, "y": top, "width": width, "height": min(high - top, PART_HIGH)}

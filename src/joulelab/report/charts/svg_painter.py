@@ -7,6 +7,7 @@ for people who do not see it, and needs no script. Power over time is drawn in t
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ FRONT_LABELS = 12
 DESCRIBED_CURVES = 8
 TILE, TILE_HEIGHT, WIDE_TILES = 44.0, 34.0, 24  # more columns than WIDE_TILES: half as wide
 SCALE_WIDTH, LEAST_SCALE, SCALE_STEPS = 160.0, 60.0, 10
+NUMBER = re.compile(r"[-\d.,]+")
 MARK_SHAPES = {"best": "star", "tied": "ring", "reference": "square", "uncapped": "open"}
 # Where a name may stand beside its point, the best place first.
 NAME_PLACES = ((9, -5, "start"), (12, 4, "start"), (-9, 13, "end"), (9, 14, "start"), (-9, -5, "end"), (-12, 4, "end"))
@@ -142,7 +144,8 @@ class ChartFrame:
     """Hold the box around a chart: `x()` and `y()` turn values into pixels, `draw()` makes the SVG.
 
     Margins follow from the texts in them, so that no text is cut off. Names under the axis are turned if they do not
-    fit beside each other. `extra_top` and `right` reserve room; `is_lying`: the bars are horizontal.
+    fit beside each other; of numbers, some are left out. `extra_top` and `right` reserve room; `is_lying`: the bars are
+    horizontal.
     """
 
     def __init__(
@@ -168,9 +171,10 @@ class ChartFrame:
         self.top = MARGIN + LINE * len(self._legend) + (4 if self._legend else 0) + extra_top
         names = [text for _, text in x.ticks]
         widest = max(map(measure_text, names), default=0.0)
-        self.is_turned = bool(names) and widest + 6 > room / len(names)
-        if self.is_turned:  # as many names as fit when turned
-            every = math.ceil(len(names) * LINE / max(room, LINE))
+        is_crowded = bool(names) and widest + 6 > room / len(names)
+        self.is_turned = is_crowded and not all(NUMBER.fullmatch(name) for name in names)
+        if is_crowded:  # as many numbers as fit beside each other, or names as fit when they are turned
+            every = math.ceil(len(names) * (LINE if self.is_turned else widest + 6) / max(room, LINE))
             self.axes = (replace(x, ticks=x.ticks[::every]), y)
         below = 0.6 * widest + LINE if self.is_turned else LINE + 4 if names else MARGIN
         self.bottom = height - MARGIN - below - (LINE if x.label else 0)
@@ -260,7 +264,7 @@ def measure_text(text: str) -> float:
 def measure_left(y: ChartAxis) -> float:
     """Return the left margin that the texts of an axis need, in pixels."""
     widest = max((measure_text(text) for _, text in y.ticks), default=0.0)
-    return MARGIN + widest + 6 + (LINE if y.label else 0)
+    return MARGIN + widest + 6 + (LINE + 4 if y.label else 0)
 
 
 def format_pixel(value: float) -> str:
@@ -384,7 +388,7 @@ def _draw_bar_names(frame: ChartFrame, chart: BarChart | StackChart) -> list[Htm
         return []
     letters, last = int((frame.width - frame.left) / LETTER), len(chart.bars) - 1
     names = [fmt.shorten_middle(bar.label, letters) for bar in chart.bars]
-    return [draw_text(frame.left, frame.y(last - k) - BAR / 2 - 4, name) for k, name in enumerate(names)]
+    return [draw_text(frame.left + 4, frame.y(last - k) - BAR / 2 - 4, name) for k, name in enumerate(names)]
 
 
 def _make_colour_keys(names: Sequence[str]) -> list[LegendKey]:

@@ -267,7 +267,7 @@ def _write_table(table: Table, *, is_caption_hidden: bool) -> Html:
 
 def _write_chart(chart: StaticChart, size: str) -> Html:
     title = (chart.full_title or chart.y_label) if isinstance(chart, CurveChart) else chart.title
-    named = tag("strong", clean_text(f"{title}. ")) if title else None
+    named = tag("strong", clean_text(f"{title[:1].upper()}{title[1:]}. ")) if title else None
     note = "" if size == "small" else chart.note
     caption = tag("figcaption", named, *_mark_code(note)) if note or title else None
     kind = "map" if isinstance(chart, HeatMap) else size

@@ -456,7 +456,10 @@ def _format_option(value: Any) -> str:
 
 
 def make_channel_table(tables: Iterable[TableInfo]) -> Table:
-    """Make a table of every channel of power or energy with its accuracy; equal channels share a row."""
+    """Make a table of every channel of power or energy with its accuracy; equal channels share a row.
+
+    The sources of the accuracies are its notes.
+    """
     alike: dict[tuple[str, Spec, float, str], list[tuple[str, Stream]]] = {}
     for info in tables:
         for stream in info.streams:
@@ -464,16 +467,20 @@ def make_channel_table(tables: Iterable[TableInfo]) -> Table:
                 if spec.kind != "state" and spec.unit in ("W", "J"):
                     key = (info.meter, spec, stream.period_s, stream.model)
                     alike.setdefault(key, []).append((info.host, stream))
-    rows = []
+    rows, sources = [], dict[str, list[str]]()
     for (meter, spec, period_s, model), members in alike.items():
         hosts = {host for host, _ in members}
         scopes = fmt.join_scopes(list(dict.fromkeys(stream.scope for _, stream in members)))
         nodes = f" on {len(hosts)} nodes" if len(hosts) > 1 else ""
         names = (fmt.shorten_middle(scopes, MOST_SCOPE_LETTERS) + nodes, meter, spec.name, model)
         periods = (fmt.format_period(period_s), fmt.format_period(spec.update_s))
-        rows.append((*names, *periods, _format_accuracy(spec), spec.accuracy.source, spec.accuracy.reference))
-    heads = ("scope", "meter", "channel", "device", "read every", "updated every", "accuracy", "known from", "source")
-    return make_table(heads, rows, left=(0, 1, 2, 3, 7, 8), title="Every channel that was read, and its accuracy")
+        rows.append((*names, *periods, _format_accuracy(spec), spec.accuracy.source))
+        if spec.accuracy.reference:
+            sources.setdefault(spec.accuracy.reference, []).append(f"{meter} {spec.name}")
+    heads = ("scope", "meter", "channel", "device", "read every", "updated every", "accuracy", "known from")
+    table = make_table(heads, rows, left=(0, 1, 2, 3, 6, 7), title="Every channel that was read, and its accuracy")
+    notes = (f"{', '.join(dict.fromkeys(channels))}: {source}" for source, channels in sources.items())
+    return replace(table, notes=tuple(notes))
 
 
 def _format_accuracy(spec: Spec) -> str:

@@ -137,26 +137,32 @@ def _show_best(
 
 
 def _list_cards(study: Study, results: Results, summary: StudySummary) -> list[tuple[str, str, str]]:
-    """List the main figures: cells, runs, and the best cell for the first goal."""
+    """List the main figures: the best cell for the first goal, cells, runs, energy, cost and CO2e."""
     cells = [c for c in summary.cells if c.compared is not None]
     counts = sorted({c.n for c in cells})
     repeats = f"{counts[0]} to {counts[-1]} repeats" if len(counts) > 1 else f"{counts[0]} each" if counts else ""
     energies = [r["energy_j"] for r in results.rows if r.get("energy_j") is not None]
     times = [r["time_s"] for r in results.rows if r.get("time_s") is not None]
     total_time = f"{fmt.format_duration(sum(times))} together" if times else ""
-    cards = [("cells", fmt.format_amount(len(cells)), repeats), ("runs", fmt.format_amount(len(times)), total_time)]
+    cards = _list_best_cards(summary)
+    cards += [("cells", fmt.format_amount(len(cells)), repeats), ("runs", fmt.format_amount(len(times)), total_time)]
     if energies:
         scope = study.data["scope"] or "everything measured"
         cards.append(("energy of all runs", fmt.format_rough(sum(energies), "J"), f"of {scope}"))
         cards += _list_cost_cards(results, sum(energies))
-    overall = [b for b in summary.best if b.line is None] or [b for b in summary.best if len(summary.lines) == 1]
-    if overall:
-        best, group = overall[0], study_charts.group_cells(summary)[0][0]
-        name = study_tables.name_cell(summary, best.cell, None).removeprefix(group).strip()
-        gain = best.improvement
-        about = "" if gain is None else f"gain {fmt.format_change(gain.value, gain.expanded)}"
-        cards.append((f"best for {best.goal.text}", name, about))
     return cards
+
+
+def _list_best_cards(summary: StudySummary) -> list[tuple[str, str, str]]:
+    """List the best cell for the first goal, if there is one for the whole study."""
+    overall = [b for b in summary.best if b.line is None] or [b for b in summary.best if len(summary.lines) == 1]
+    if not overall:
+        return []
+    best, group = overall[0], study_charts.group_cells(summary)[0][0]
+    name = study_tables.name_cell(summary, best.cell, None).removeprefix(group).strip()
+    gain = best.improvement
+    about = "" if gain is None else f"gain {fmt.format_change(gain.value, gain.expanded)}"
+    return [(f"best for {best.goal.text}", name, about)]
 
 
 def _list_cost_cards(results: Results, energy_j: float) -> list[tuple[str, str, str]]:
@@ -265,7 +271,7 @@ def _show_line(summary: StudySummary, line: CellLine) -> list[PageBlock]:
     table = TableBlock(replace(measured, title=f"{title}: measured"), is_caption_hidden=True)
     blocks: list[PageBlock] = [Subheading(title), table]
     if compared := study_tables.make_compared_table(summary, line):
-        blocks.append(TableBlock(replace(compared, title="gains and losses against the reference, in percent")))
+        blocks.append(TableBlock(replace(compared, title="Gains and losses against the reference, in percent")))
     return blocks
 
 
@@ -323,6 +329,12 @@ def _link_slot(study: Study, row: Mapping[str, Any], link: Link | None) -> str:
     return tag("a", clean_text(run), href=address) if address else run
 
 
+def _format_setting(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return fmt.format_plain(value) if isinstance(value, float) else str(value)
+
+
 def _show_configuration(study: Study) -> list[PageBlock]:
     """Show how the study was run, and the commands that compute its figures again."""
     data = study.data
@@ -341,7 +353,9 @@ def _show_configuration(study: Study) -> list[PageBlock]:
     for name, node in study.nodes.items():
         twin = node.options.get("twin") if isinstance(node.options, dict) else None
         facts.append(("node type", f"{name}: {node.executor}{f' {twin}' if isinstance(twin, str) else ''}"))
-    facts += [("setting", f"{name} {value}") for name, value in study.settings.to_json().items() if value]
+    facts += [
+        ("setting", f"{name} {_format_setting(value)}") for name, value in study.settings.to_json().items() if value
+    ]
     commands = ["joulelab report " + study.folder.name]
     commands += [f"joulelab study report {data['file']}"] if data.get("file") else []
     return [FactList(tuple(facts)), CommandBlock(tuple(commands))]

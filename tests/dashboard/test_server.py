@@ -8,20 +8,23 @@ import re
 import shutil
 import socket
 import ssl
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+import subprocess
+import warnings
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from tests.dashboard.conftest import started
+from tests.dashboard.http_flood import KINDS, ask, open_clients, serve_dashboard
 from tests.report.synthetic import make_run
+from tests.waiting import until
 
+from joulelab.core.errors import ConfigError
 from joulelab.dashboard import app as app_module
 from joulelab.dashboard import server as server_module
 from joulelab.dashboard import slow_work as slow_work_module
 from joulelab.dashboard.app import make_app
-from joulelab.dashboard.index import Index
 from joulelab.dashboard.security import MOST_WRONG, Doors
 from joulelab.dashboard.server import in_background
 
@@ -263,18 +266,20 @@ def test_tokens_cannot_be_guessed_quickly(stores: Stores, capfd: pytest.CaptureF
     ):
         wrong = [client.post("/login", data={"token": f"guess-{k}"}).status_code for k in range(MOST_WRONG)]
         assert set(wrong) == {403}
-        assert client.post("/login", data={"token": TOKEN}).status_code == 429
-        refused = client.get("/api/runs", headers={"authorization": f"Bearer {TOKEN}"})
+        assert client.post("/login", data={"token": "guess"}).status_code == 429
+        refused = client.get("/api/runs", headers={"authorization": "Bearer guess"})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
         assert "wait a minute" in refused.json()["error"]
+        assert client.get("/api/runs", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert client.post("/login", data={"token": TOKEN}).status_code == 303, "whoever has the token comes in"
     with (
         in_background(stores.runs, None, Doors(token=TOKEN)) as (server, _),
         httpx.Client(base_url=server.url, timeout=120) as client,
     ):
         for k in range(MOST_WRONG):  # those of programs count as well
             assert client.get("/api/runs", headers={"authorization": f"Bearer guess-{k}"}).status_code == 401
-        assert client.get("/api/runs", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 429
-        assert client.post("/login", data={"token": TOKEN}).status_code == 429
+        assert client.post("/login", data={"token": "guess"}).status_code == 429
+        assert client.post("/login", data={"token": TOKEN}).status_code == 303
     out, err = capfd.readouterr()
     assert TOKEN not in out + err
 
@@ -360,16 +365,6 @@ def test_answers_are_packed_for_those_elsewhere(served: Asked, monkeypatch: pyte
     assert "content-encoding" not in little.headers
 
 
-def test_old_tls_is_not_spoken(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_check_tls", lambda cert, key: None)
-    with server_module.bound("127.0.0.1", 0) as listening:
-        files = stores.root / "cert.pem", stores.root / "key.pem"
-        config = server_module.prepare(listening, Index(stores.runs, None), Doors(), files).server.config
-    assert config.ssl_context_factory is not None
-    context: Any = config.ssl_context_factory(config, SimpleNamespace)  # type: ignore[arg-type]
-    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
-
-
 def test_a_run_that_vanishes_while_it_is_shown(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     made = make_run(runs, seconds=1.0, gpus=1, cpus=0, started=started(1))
@@ -387,9 +382,82 @@ def test_a_run_that_vanishes_while_it_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_told() -> None:
-    from joulelab.core.errors import ConfigError
-
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="cannot be used"):
         server_module.bound("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(ConfigError, match="no such address"):
         server_module.bound("no.such.host.invalid", 0)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_flood_of_slow_clients_of_the_same_address_shuts_out_nobody(tmp_path: Path, kind: str) -> None:
+    with serve_dashboard(tmp_path) as url, open_clients(url, kind, 420):
+        assert ask(url, "/login") == 200
+        with open_clients(url, kind, 100):
+            assert ask(url, "/login") == 200
+
+
+def test_a_second_request_has_a_time_limit_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HEADER_S", 0.2)
+    with serve_dashboard(tmp_path) as url:
+        parts = urlsplit(url)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=120) as connection:
+            connection.sendall(b"HEAD /login HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+            connection.sendall(KINDS["half a head"])
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(4096) == b""
+
+
+def test_an_answer_that_nobody_reads_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "READ_S", 0.2)
+    monkeypatch.setattr(app_module, "read_asset", lambda _: bytes(16_000_000))
+    with in_background(tmp_path, None, Doors()) as (server, _):
+        connections = server.server.server_state.connections
+        parts = urlsplit(server.url)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=120) as connection:
+            connection.sendall(b"GET /static/profile.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(1) == b"H"
+            until(lambda: not connections, "the connection is given up")
+
+
+def test_tls_begins_at_1_2_and_a_stalled_handshake_is_cut_off(
+    stores: Stores, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with in_background(stores.runs, None, Doors(token=TOKEN), certificate) as (server, _):
+        with open_clients(server.url, "silent", 420):  # no handshake begins
+            assert ask(server.url, "/login") == 200
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        parts = urlsplit(server.url)
+        place = (parts.hostname or "", parts.port or 0)
+        with socket.create_connection(place, timeout=120) as connection, pytest.raises(OSError, match=r"(?i)ssl|reset"):
+            old.wrap_socket(connection)
+        monkeypatch.setattr(server_module, "HEADER_S", 0.2)
+        assert raw(server.url, b"\x16\x03\x01") == b"", "the beginning of a handshake, and nothing more"
+        assert raw(server.url, b"GET / HTTP/1.1\r\n\r\n")[:4] != b"HTTP"
+        with httpx.Client(base_url=server.url, verify=ssl.create_default_context(cafile=certificate[0])) as client:
+            assert [client.get("/login", timeout=120).status_code for _ in range(3)] == [200] * 3
+
+
+def test_a_key_with_a_password_is_refused_and_not_asked_for(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    words = ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", certificate[1], "-out", key]
+    subprocess.run(words, check=True, capture_output=True)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        server_module.load_tls(certificate[0], key)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    words += ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    try:
+        subprocess.run([*words, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    return cert, key

@@ -160,13 +160,11 @@ class Dashboard:
             return RedirectResponse("/", 303)
         if request.method != "POST":
             return Response(frame.write_login_page(), media_type=HTML)
-        client = client_of(request.scope)
-        if self.doors.is_guessing(client):
-            text = frame.write_login_page(wrong="Too many wrong tokens; wait a minute.")
-            return Response(text, 429, {"retry-after": "60"}, HTML)
         token = await form_token(request.receive)
         if token is None or not self.doors.is_token(token):
-            self.doors.was_wrong(client)
+            if self.doors.note_wrong_token(client_of(request.scope)):
+                text = frame.write_login_page(wrong="Too many wrong tokens; wait a minute.")
+                return Response(text, 429, {"retry-after": "60"}, HTML)
             return Response(frame.write_login_page(wrong="That is not the token."), 403, media_type=HTML)
         return self._with_cookie(RedirectResponse("/", 303), self.doors.session(), SESSION_S)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 import secrets
-import socket
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.http_guard import HostNames, name_peer
 from joulelab.core.text import is_loopback
 from joulelab.store.safe_files import read_regular
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 COOKIE = "joulelab"
 SESSION_S = 12 * 3600
 LEAST_LETTERS = 16  # of a token that somebody chose
-MOST_WRONG, WRONG_S, MOST_CLIENTS = 10, 60.0, 4096
+MOST_WRONG, WRONG_S, MOST_PEERS = 10, 60.0, 4096
 MOST_BODY = 4096
 MOST_QUERY = 8192
 FREE = ("/login", "/static/")  # what anybody may see
@@ -90,24 +89,7 @@ class Doors:
         """Refuse to be open to others without a token."""
         if not is_loopback(self.host) and self.token is None:
             raise ConfigError("other machines may connect only with a token", where=self.host, next="add --token")
-        own = {"localhost", self.host, *self.names}
-        if not is_loopback(self.host):
-            own |= {socket.gethostname(), socket.getfqdn()}
-        self._own = {name.lower().rstrip(".") for name in own}
-
-    def is_called(self, host: str) -> bool:
-        """Return whether a Host header names this server.
-
-        A page of another site that has its own name point here (DNS rebinding) sends that name. Addresses are no names.
-        """
-        name = _without_port(host)
-        if name is None:
-            return False
-        try:
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return name.lower().rstrip(".") in self._own
-        return address.is_loopback if is_loopback(self.host) else True
+        self.host_names = HostNames(self.host, self.names)
 
     def is_token(self, given: str) -> bool:
         """Return whether this is the token, in constant time."""
@@ -128,27 +110,17 @@ class Doors:
     def _signed(self, text: str) -> str:
         return hmac.new(self._key, text.encode(errors="replace"), "sha256").hexdigest()
 
-    def is_guessing(self, client: str) -> bool:
-        """Return whether a client was wrong too often within the last minute."""
-        recent = [t for t in self._wrong.get(client, ()) if self.now() - t < WRONG_S]
-        return len(recent) >= MOST_WRONG
+    def note_wrong_token(self, address: str) -> bool:
+        """Note that a client showed a wrong token; return whether its peer was wrong too often within a minute.
 
-    def was_wrong(self, client: str) -> None:
-        """Note that a client showed a wrong token."""
-        recent = [t for t in self._wrong.pop(client, []) if self.now() - t < WRONG_S]
-        self._wrong[client] = [*recent[-MOST_WRONG:], self.now()]
-        while len(self._wrong) > MOST_CLIENTS:
+        Ask this only after `is_token`: whoever has the token is let in, even if others behind the same address guess.
+        """
+        peer = name_peer(address)
+        recent = [t for t in self._wrong.pop(peer, []) if self.now() - t < WRONG_S]
+        self._wrong[peer] = [*recent[-MOST_WRONG:], self.now()]
+        while len(self._wrong) > MOST_PEERS:
             self._wrong.popitem(last=False)
-
-
-def _without_port(host: str) -> str | None:
-    """Return the name or address of a Host header, None if it has neither."""
-    if host.startswith("["):
-        name, bracket, port = host[1:].partition("]")
-        port = port.removeprefix(":") if bracket and port[:1] in ("", ":") else "?"
-    else:
-        name, _, port = host.partition(":")
-    return name if name and (not port or (port.isascii() and port.isdecimal())) else None
+        return len(recent) >= MOST_WRONG
 
 
 class Guard:
@@ -180,7 +152,7 @@ class Guard:
         """Return the answer that refuses a request, None if it may pass."""
         headers = scope["headers"]
         hosts = [value for key, value in headers if key == b"host"]
-        if len(hosts) != 1 or not self._doors.is_called(hosts[0].decode("latin-1")):
+        if len(hosts) != 1 or not self._doors.host_names.is_called(hosts[0].decode("latin-1")):
             return 421, "this server does not go by that name; see joulelab dashboard --help, --name"
         if scope["method"] not in ("GET", "HEAD") and (scope["method"], scope["path"]) not in POSTS:
             return 405, "only GET and HEAD: nothing can be changed here"
@@ -197,13 +169,10 @@ class Guard:
         headers = dict(scope["headers"])
         kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if kind.lower() == "bearer":
-            client = client_of(scope)
-            if self._doors.is_guessing(client):
-                return 429, "too many wrong tokens; wait a minute"
             if self._doors.is_token(given.strip()):
                 return None
-            self._doors.was_wrong(client)
-            return 401, "that is not the token"
+            is_guessing = self._doors.note_wrong_token(client_of(scope))
+            return (429, "too many wrong tokens; wait a minute") if is_guessing else (401, "that is not the token")
         if self._doors.is_session(cookie_of(scope)):
             return None
         wants_page = not scope["path"].startswith("/api/") and scope["method"] == "GET"

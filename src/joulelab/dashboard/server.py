@@ -1,4 +1,4 @@
-"""Serve the dashboard: sockets, TLS, and clients that are slow on purpose."""
+"""Serve the dashboard: sockets, TLS, and clients that are slow on purpose or too many."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import socket
 import ssl
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.http_guard import ConnectionTable, name_peer
 from joulelab.dashboard.app import make_app
 from joulelab.dashboard.index import Index
 from joulelab.run.config.configuration import load_site
@@ -26,48 +28,137 @@ if TYPE_CHECKING:
 
     from joulelab.dashboard.security import Doors
 
-HEADER_S = 10.0  # a client has so long for the head of its request, and for the body of a login
+HEADER_S = 10.0  # for the handshake of a client, for the head of its request, and for the body of a login
+READ_S = 30.0  # for the next part of an answer (48 kB) to be read
 KEEP_S = 15  # an idle connection is kept so long
-MOST_AT_ONCE = 400
+MOST_CONNECTIONS, MOST_WAITING = 400, 64  # in all, and of one peer while they wait for it; a browser has 6
+QUEUE = 512  # connections that the kernel keeps until they are taken
+# Taken at a time. Requests are read in between: of a flood, those that have sent one are answered before they are among
+# the oldest that wait.
+TAKEN_AT_ONCE = 16
 MOST_HEAD = 16_384  # bytes
 LAST_S = 3  # answers that are being sent may take so long when the server ends
 
 
 class PatientProtocol(H11Protocol):
-    """Close connections whose request takes too long, so that slow clients cannot block the server."""
+    """Serve one connection. Close it if its client is too slow, or if it waits while its peer has too many.
 
-    _limit: asyncio.TimerHandle | None = None
+    With `tls`, the handshake counts like a request: it begins here, and not before the connection is known.
+    """
+
+    def __init__(
+        self, *, table: ConnectionTable[PatientProtocol], tls: ssl.SSLContext | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._table, self._tls = table, tls
+        self._socket: asyncio.Transport | None = None  # what `transport` encrypts
+        self._is_open = False  # requests are read
+        self._early = b""
+        self._limit: asyncio.TimerHandle | None = None
+        self._handshake: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Count the connection; begin to wait for a handshake or a request."""
+        self._socket = transport
+        address = transport.get_extra_info("peername")
+        left_out = self._table.add(self, name_peer(str(address[0])) if address else "?")
+        if left_out is not None:
+            left_out.abort()
+        if left_out is self:
+            return
+        if self._tls is None:
+            self._begin(transport)
+        else:
+            self._handshake = self.loop.create_task(self._shake_hands(transport, self._tls))
+
+    async def _shake_hands(self, plain: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        try:
+            secured = await self.loop.start_tls(plain, self, tls, server_side=True, ssl_handshake_timeout=HEADER_S)
+        except OSError:  # errors of TLS are such, too
+            secured = None
+        if secured is None or plain.is_closing():
+            plain.abort()
+            self._table.remove(self)
+        else:
+            self._begin(secured)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self._limit = self.loop.call_later(HEADER_S, self._too_slow)
+        self._is_open = True
+        self._start_limit(HEADER_S)
+        if self._early:
+            self.data_received(self._early)
 
     def data_received(self, data: bytes) -> None:
         """Take received bytes; the first byte after a pause begins a new request."""
-        if self._limit is None:
-            self._limit = self.loop.call_later(HEADER_S, self._too_slow)
+        if not self._is_open:  # bytes of a request that came with the end of the handshake
+            self._early += data
+            return
+        self._start_limit(HEADER_S)
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.more_body:
-            self._clear()
+        self._note_work()
+
+    def _note_work(self) -> None:
+        """End the limit if the request is complete and the client reads: then the server has to do something."""
+        cycle = self.cycle
+        if cycle is not None and not (cycle.more_body or cycle.response_complete or self.flow.write_paused):
+            self._end_limit()
+            self._table.begin_work(self)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, which may have come already."""
+        self._table.begin_waiting(self)
+        super().on_response_complete()
+        self._note_work()
+
+    def pause_writing(self) -> None:
+        """Wait for a client that does not read."""
+        super().pause_writing()
+        self._table.begin_waiting(self)
+        self._start_limit(READ_S)
+
+    def resume_writing(self) -> None:
+        """Go on to write."""
+        super().resume_writing()
+        self._end_limit()
+        self._note_work()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, even if its client does not read the end of the last answer."""
+        super().timeout_keep_alive_handler()
+        self._start_limit(READ_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._clear()
-        super().connection_lost(exc)
+        """Forget the connection."""
+        self._end_limit()
+        self._table.remove(self)
+        if self._is_open:
+            super().connection_lost(exc)
 
-    def _clear(self) -> None:
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._end_limit()
+        if self._socket is not None:
+            self._socket.abort()
+
+    def _start_limit(self, seconds: float) -> None:
+        if self._limit is None:
+            self._limit = self.loop.call_later(seconds, self.abort)
+
+    def _end_limit(self) -> None:
         if self._limit is not None:
             self._limit.cancel()
             self._limit = None
 
-    def _too_slow(self) -> None:
-        self._limit = None
-        self.transport.abort()
-
 
 class EndingServer(uvicorn.Server):
     """End without an error after a signal: uvicorn's own server would die of it once everything is closed."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(QUEUE)  # asyncio has made it as short as the number that it takes at a time
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 uvicorn's signature
         """Obey a signal; a second one does not wait for answers that are being sent."""
@@ -99,7 +190,7 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(512)
+        listening.listen(QUEUE)
     except OSError as error:
         listening.close()
         where, then = f"{host}:{port}", "--port 0 takes a free one"
@@ -109,13 +200,11 @@ def bound(host: str, port: int) -> socket.socket:
 
 def prepare(listening: socket.socket, index: Index, doors: Doors, tls: tuple[Path, Path] | None) -> Served:
     """Return a server that is ready to run on a socket. Raises ConfigError for a certificate that cannot be used."""
-    options: dict[str, Any] = {}
-    if tls is not None:
-        _check_tls(*tls)
-        options = {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1]), "ssl_context_factory": _context}
+    table: ConnectionTable[PatientProtocol] = ConnectionTable(MOST_CONNECTIONS, MOST_WAITING)
+    protocol = partial(PatientProtocol, table=table, tls=None if tls is None else load_tls(*tls))
     config = uvicorn.Config(
         make_app(index, doors),
-        http=PatientProtocol,
+        http=protocol,  # type: ignore[arg-type]  # it is only called
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -123,31 +212,28 @@ def prepare(listening: socket.socket, index: Index, doors: Doors, tls: tuple[Pat
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=MOST_AT_ONCE,
+        backlog=TAKEN_AT_ONCE,
         timeout_keep_alive=KEEP_S,
         timeout_graceful_shutdown=LAST_S,
         h11_max_incomplete_event_size=MOST_HEAD,
-        **options,
     )
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return Served(f"{'https' if tls else 'http'}://{shown}:{port}/", EndingServer(config))
 
 
-def _context(config: Any, make: Any) -> ssl.SSLContext:  # noqa: ARG001 uvicorn's signature
-    context: ssl.SSLContext = make()
+def load_tls(cert: Path, key: Path) -> ssl.SSLContext:
+    """Return the settings of a server with a certificate, from TLS 1.2 on. Raises ConfigError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def _check_tls(cert: Path, key: Path) -> None:
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+        context.load_cert_chain(cert, key, password="")  # not asked for: nobody may be there to answer
     except (OSError, ssl.SSLError) as error:
         why = getattr(error, "strerror", None) or getattr(error, "reason", None)
         raise ConfigError(
             "the certificate cannot be used", where=f"{cert}, {key}", why=why, next="give another --tls-cert"
         ) from None
+    return context
 
 
 def run(listening: socket.socket, served: Served) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from joulelab.agent.collect import Collector
     from joulelab.agent.scrape_server import ScrapeServer
     from joulelab.agent.traps import TrapListener
+    from joulelab.integrations.opentelemetry_export import HardwareReading
     from joulelab.run.config.configuration import Config
     from joulelab.run.config.meter_choice import MeterChoice
 
@@ -67,7 +68,7 @@ class Address(click.ParamType[tuple[str, int]]):
 def command(printed: str | None, as_json: bool, config: Path | None, **given: Any) -> None:
     """Export the meters of this node to Prometheus.
 
-    Runs until SIGTERM or Ctrl-C.
+    With the variables of OpenTelemetry (OTEL_EXPORTER_OTLP_ENDPOINT) also by OTLP. Runs until SIGTERM or Ctrl-C.
     """
     if printed is not None:
         click.echo(packaged(FILES[printed]).read_text(), nl=False)
@@ -121,8 +122,38 @@ def _start(
     stack.callback(server.close)
     listener = None if traps is None else stack.enter_context(TrapListener(*traps, board, _addresses(chosen)))
     stack.enter_context(collector)
+    if any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
+        _start_export(stack, collector)
     stack.enter_context(server)
     return collector, server, listener
+
+
+def _start_export(stack: contextlib.ExitStack, collector: Collector) -> None:
+    """Export by OTLP, too, if the standard variables ask for it."""
+    from joulelab.agent.watched import list_hardware
+    from joulelab.core.clock import monotonic_ns, read_utc_ns
+    from joulelab.integrations.opentelemetry_export import (
+        MetricPoints,
+        PeriodicExport,
+        make_resource,
+        read_export_settings,
+    )
+    from joulelab.run.run_options import get_host_name
+
+    settings = read_export_settings(os.environ)
+    if settings is None:
+        return
+    host, chosen = get_host_name(), dict[str, str]()
+    about = {"service.name": "joulelab-agent", "process.pid": os.getpid(), "process.executable.name": "joulelab"}
+
+    def read_hardware() -> tuple[list[HardwareReading], int]:
+        seen = collector.seen()
+        return list_hardware(seen, host, chosen), seen.now_ns + read_utc_ns() - monotonic_ns()
+
+    points = MetricPoints(read_utc_ns(), is_delta=settings.is_delta)
+    export = PeriodicExport(settings, points, read_hardware, lambda name: make_resource(name, about), _say)
+    stack.callback(export.finish)
+    export.start()
 
 
 def _chosen(file: Path | None, wanted: tuple[str, ...], without: tuple[str, ...]) -> tuple[Config, MeterChoice]:

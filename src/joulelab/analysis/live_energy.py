@@ -39,10 +39,22 @@ _STAMPS = struct.Struct("<qq")
 
 
 @dataclass(frozen=True, slots=True)
+class LiveScope:
+    """Hold the energy (J) of one scope since the start, with the names that its meter states."""
+
+    host: str
+    scope: str
+    parent: str | None
+    model: str
+    energy: Quantity
+
+
+@dataclass(frozen=True, slots=True)
 class LiveFigures:
     """Hold the figures of a host from a start to its last readings (monotonic ns), by family and as `measured`.
 
-    `energy` (J) is since the start, `power_w` is power now; `estimate`: a part was not measured.
+    `energy` (J) is since the start, `power_w` is power now; `estimate`: a part was not measured. `scopes` and `scope_w`
+    are the same for each scope.
     """
 
     start_ns: int
@@ -50,6 +62,8 @@ class LiveFigures:
     energy: dict[str, Quantity]
     power_w: dict[str, float] = field(default_factory=dict)
     estimate: bool = False
+    scopes: tuple[LiveScope, ...] = ()
+    scope_w: dict[str, float] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -80,8 +94,13 @@ class LiveHost:
         state = self._follower.state
         now_ns = state.reached_ns if until_ns is None else until_ns
         power_w = state.sum_powers(now_ns, self._over_s)
+        found = state.find_powers(now_ns - round(self._over_s * NS), now_ns)
         state.forget(now_ns - round(self._over_s * NS))
-        return replace(figures, power_w={name: power_w[name] for name in figures.energy if name in power_w})
+        return replace(
+            figures,
+            power_w={name: power_w[name] for name in figures.energy if name in power_w},
+            scope_w={scope: power.watts for scope, power in found.items()},
+        )
 
     def close(self) -> None:
         """Release the files."""
@@ -143,6 +162,7 @@ class EnergyTail:
             b_ns,
             {name: add_quantities(used[key] for key in keys) for name, keys in groups.items()},
             estimate=any(scopes[key].best.spec.estimate for key in groups.get("measured", ())),
+            scopes=tuple(_describe_scope(scopes[key], energy) for key, energy in used.items()),
         )
 
     def _group_scopes(self, scopes: dict[ScopeKey, ScopeChannels], b_ns: int) -> None:
@@ -234,6 +254,10 @@ class _RecentRun(Run):
         self._skipped[segment.path] = low
         moved = replace(header, data_offset=header.data_offset + low * header.row_bytes)
         return replace(segment, header=moved, rows=segment.rows - low)
+
+
+def _describe_scope(scope: ScopeChannels, energy: Quantity) -> LiveScope:
+    return LiveScope(scope.host, scope.scope, scope.parent, scope.best.stream.model, energy)
 
 
 def _make_bare_result(scope: ScopeChannels) -> ScopeResult:

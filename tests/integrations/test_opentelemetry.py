@@ -1,0 +1,254 @@
+"""Export by OTLP: what a collector receives, which variables switch it on, and that it is never in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cli.entry import JOULELAB
+from tests.integrations.otlp_receiver import Receiver, read_attributes
+from tests.report.synthetic import epochs, make_run
+from tests.rows import every_row
+from tests.waiting import until
+
+from joulelab.analysis.results_file import load_result
+from joulelab.core.clock import NS
+from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.integrations.opentelemetry_export import (
+    ExportSettings,
+    HardwareReading,
+    MetricPoints,
+    list_result_readings,
+    make_resource,
+    make_spans,
+    open_exporter,
+    read_export_settings,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL, HTTP = "http://127.0.0.1:4318", "http/protobuf"
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@every_row(
+    "environ, settings",
+    [
+        ({}, None),
+        ({"OTEL_SERVICE_NAME": "x"}, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL}, ExportSettings(HTTP, HTTP)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_SDK_DISABLED": "True"}, None),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": URL}, ExportSettings(HTTP, "")),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": URL}, ExportSettings("", HTTP)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_METRICS_EXPORTER": "none"}, ExportSettings("", HTTP)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_TRACES_EXPORTER": "console"}, ExportSettings(HTTP, "")),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+             "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": HTTP, "OTEL_METRIC_EXPORT_INTERVAL": "5000",
+             "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "DELTA"},
+            ExportSettings("grpc", HTTP, 5.0, is_delta=True),
+        ),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_METRIC_EXPORT_INTERVAL": "soon"}, ExportSettings(HTTP, HTTP)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_METRIC_EXPORT_INTERVAL": "-1"}, ExportSettings(HTTP, HTTP)),
+    ],
+)  # fmt: skip
+def test_the_standard_variables_switch_it_on(environ: dict[str, str], settings: ExportSettings | None) -> None:
+    assert read_export_settings(environ) == settings
+
+
+def test_what_is_missing_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
+    with pytest.raises(MissingDependency) as missing:
+        open_exporter(HTTP, "metric")
+    assert missing.value.next == "pip install 'joulelab[otel]'"
+    with pytest.raises(ConfigError) as wrong:
+        open_exporter("http/json", "trace")
+    assert wrong.value.code == "config.otlp-protocol"
+
+
+def list_values(data: Any, name: str) -> list[tuple[float, int, int]]:
+    (resource,) = data.resource_metrics
+    (metric,) = [metric for scope in resource.scope_metrics for metric in scope.metrics if metric.name == name]
+    return [(p.value, p.start_time_unix_nano, p.time_unix_nano) for p in metric.data.data_points]
+
+
+@pytest.mark.parametrize("is_delta", [False, True])
+def test_energies_never_fall_and_count_from_the_start(is_delta: bool) -> None:
+    points = MetricPoints(100, is_delta=is_delta)
+    found = []
+    for at_ns, energy_j in ((200, 5.0), (300, 9.0), (400, 8.999), (500, 12.0)):
+        data = points.make_metrics([HardwareReading("h", "gpu:0", None, "", energy_j, 80.0)], at_ns, lambda _host: None)
+        found += list_values(data, "hw.energy")
+        assert list_values(data, "hw.power") == [(80.0, 100, at_ns)]
+    whole = [(5.0, 100, 200), (9.0, 100, 300), (9.0, 100, 400), (12.0, 100, 500)]
+    assert found == ([(5.0, 100, 200), (4.0, 200, 300), (0.0, 300, 400), (3.0, 400, 500)] if is_delta else whole)
+    nothing = points.make_metrics(
+        [HardwareReading("h", "gpu:0", None, "", None, float("nan"))], 600, lambda _host: None
+    )
+    assert list_values(nothing, "hw.energy") == []
+
+
+def test_attributes_follow_the_conventions_and_those_of_the_user_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [HardwareReading("h", *each).attributes for each in (("gpu:1", None, "H100"), ("rack", None, ""))]
+    assert found == [
+        {"hw.id": "gpu:1", "hw.type": "gpu", "hw.parent": "node.dc", "hw.name": "H100"},
+        {"hw.id": "rack", "hw.type": "rack"},
+    ]
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,host.name=other")
+    made = make_resource("node1", {"process.pid": 7}).attributes
+    assert (made["service.name"], made["host.name"], made["process.pid"]) == ("joulelab", "other", 7)
+    assert made["deployment.environment"] == "test"
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "training")
+    assert make_resource("node1", {}).attributes["service.name"] == "training"
+
+
+def test_phases_are_spans_inside_an_open_trace(tmp_path: Path) -> None:
+    result = load_result(make_run(tmp_path, marks=epochs(2, 4.0), end={"exit_code": 3}))
+    environ = {"TRACEPARENT": f"00-{TRACE}-{PARENT}-01"}
+    spans = {span.name: span for span in make_spans(result, 1000, make_resource("node1", {}), environ)}
+    whole, first = spans["joulelab run"], spans["epoch 1"]
+    assert list(spans) == ["train", "epoch 1", "epoch 2", "joulelab run"]
+    phase = next(phase for phase in result.phases if phase.title == "epoch 1")
+    assert f"{whole.context.trace_id:032x}" == TRACE
+    assert f"{whole.parent.span_id:016x}" == PARENT
+    assert spans["train"].parent.span_id == whole.context.span_id
+    assert first.parent.span_id == spans["train"].context.span_id
+    assert (whole.start_time, whole.end_time) == (result.start_ns + 1000, result.end_ns + 1000)
+    assert whole.status.description == "exit 3"
+    assert result.energy is not None
+    assert result.energy.expanded is not None
+    assert whole.attributes["joulelab.energy"] == result.energy.value
+    assert whole.attributes["joulelab.energy.high"] == result.energy.value + result.energy.expanded
+    assert first.attributes["joulelab.energy"] == phase.energy["measured"].value
+    assert first.attributes["joulelab.work.samples"] == phase.work["samples"]
+    assert first.end_time - first.start_time == round(phase.duration_s * NS)
+    readings = {r.scope: r for r in list_result_readings(result, with_power=True)}
+    assert readings["gpu:0"].energy_j == result.scopes[0].energy.value
+    assert readings["gpu:0"].power_w == pytest.approx(300.0, rel=0.01)
+
+
+METER = """
+from joulelab.core.spec import Accuracy, Spec, Stream
+class Steady:
+    def streams(self):
+        accuracy = Accuracy(gain=0.01, source="datasheet")
+        channel = Spec("power_w", "power", "W", "power", update_s=0.05, accuracy=accuracy)
+        return [Stream(f"gpu:{k}", "power", f"gpu:{k}", 0.05, (channel,), model="Steady") for k in range(2)]
+    def read(self, stream): return (1000.0,)
+    def close(self): pass
+def open_meter(config): return Steady()
+"""
+# Two phases; the first lasts until points of the live run were received.
+WORK = """
+import joulelab, pathlib, sys, time
+with joulelab.phase("first"):
+    while not pathlib.Path("go").exists(): time.sleep(0.02)
+with joulelab.phase("second"):
+    time.sleep(0.2)
+sys.exit(3)
+"""
+
+
+def make_environ(url: str, **more: str) -> dict[str, str]:
+    return {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_METRIC_EXPORT_INTERVAL": "300", **more}
+
+
+@pytest.mark.system
+def test_a_collector_gets_the_energy_of_a_run_and_its_phases(tmp_path: Path) -> None:
+    (tmp_path / "steady.py").write_text(METER)
+    (tmp_path / "work.py").write_text(WORK)
+    with Receiver() as receiver:
+        environ = make_environ(
+            receiver.url, TRACEPARENT=f"00-{TRACE}-{PARENT}-01", OTEL_EXPORTER_OTLP_HEADERS="api-key=secret"
+        )
+        words = ["run", "--meter", str(tmp_path / "steady.py"), "--runs", "runs", "--", sys.executable, "work.py"]
+        process = subprocess.Popen([*JOULELAB, *words], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
+        until(lambda: len(receiver.list_points("hw.energy")) >= 4, "points of the live run")
+        (tmp_path / "go").touch()
+        _, told = process.communicate(timeout=300)
+    assert process.returncode == 3
+    assert "OTLP" not in told
+    (run,) = (tmp_path / "runs").iterdir()
+    result = load_result(run)
+    for number in range(2):
+        scope = f"gpu:{number}"
+        points = [p for at, p in receiver.list_points("hw.energy") if at["hw.id"] == scope]
+        values = [point.as_double for point in points]
+        assert values == sorted(values)
+        assert len(values) >= 3
+        assert values[-1] == pytest.approx(result.scopes[number].energy.value, rel=1e-9)
+        assert len({point.start_time_unix_nano for point in points}) == 1
+        assert points[-1].time_unix_nano - points[-1].start_time_unix_nano == pytest.approx(
+            result.end_ns - result.start_ns, abs=5e8
+        )
+    attributes, power = receiver.list_points("hw.power")[0]
+    assert attributes == {"hw.id": "gpu:0", "hw.type": "gpu", "hw.parent": "node.dc", "hw.name": "Steady"}
+    assert power.as_double == pytest.approx(1000.0)
+    about = read_attributes(receiver.metrics[-1].resource_metrics[0].resource.attributes)
+    assert about["host.name"] == result.host
+    assert about["service.name"] == "joulelab"
+    assert about["process.command_args"] == [sys.executable, "work.py"]
+    assert about["process.pid"] > 0
+    assert about["joulelab.run.id"] == run.name
+    assert receiver.headers[0]["api-key"] == "secret"
+    spans = receiver.list_spans()
+    assert set(spans) == {"joulelab run", "first", "second"}
+    assert all(span.trace_id.hex() == TRACE for span in spans.values())
+    assert spans["joulelab run"].parent_span_id.hex() == PARENT
+    energy = read_attributes(spans["second"].attributes)
+    assert 0 < energy["joulelab.energy.low"] < energy["joulelab.energy"] < energy["joulelab.energy.high"]
+
+
+@pytest.mark.system
+def test_a_collector_that_is_gone_or_silent_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "steady.py").write_text(METER)
+    words = ["run", "--meter", str(tmp_path / "steady.py"), "--runs", "runs", "--", "sh", "-c", "sleep 0.3; exit 5"]
+
+    def run(url: str) -> str:
+        done = subprocess.run(
+            [*JOULELAB, *words], cwd=tmp_path, env=make_environ(url), capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 5
+        assert "energy " in done.stderr
+        return done.stderr
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        told = run(f"http://127.0.0.1:{closed.getsockname()[1]}")
+    assert told.count("OTLP") == 1
+    assert "Traceback" not in told
+    with Receiver(answers=False) as silent:
+        told = run(silent.url)
+        assert silent.asked.is_set()
+    assert "energy is not exported by OTLP (no answer of the collector within 1.5 s)" in " ".join(told.split())
+
+
+@pytest.mark.system
+def test_the_agent_exports_the_same(tmp_path: Path) -> None:
+    (tmp_path / "steady.py").write_text(METER)
+    with Receiver() as receiver:
+        words = ["agent", "--listen", "127.0.0.1:0", "--meter", str(tmp_path / "steady.py"), "--no-jobs", "--every"]
+        agent = subprocess.Popen(
+            [*JOULELAB, *words, "100ms", "--json"], cwd=tmp_path, env=make_environ(receiver.url),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            until(lambda: len(receiver.list_points("hw.energy")) >= 6, "points of the agent")
+        finally:
+            agent.send_signal(signal.SIGTERM)
+            out, told = agent.communicate(timeout=60)
+    assert agent.returncode == 0
+    assert json.loads(out)["pid"] == agent.pid
+    assert "OTLP" not in told
+    points = [point.as_double for at, point in receiver.list_points("hw.energy") if at["hw.id"] == "gpu:1"]
+    assert points == sorted(points)
+    assert points[-1] > points[0] >= 0
+    about = read_attributes(receiver.metrics[0].resource_metrics[0].resource.attributes)
+    assert about["service.name"] == "joulelab-agent"

@@ -21,7 +21,7 @@ config.interval config.map
 config.missing-key config.mlperf
 config.name config.name-taken config.no-file config.no-job config.no-pair config.no-site
 config.no-study config.no-such-picture config.only
-config.not-comparable config.not-for-source config.not-into config.other-file config.own-option
+config.not-comparable config.not-for-source config.not-into config.not-verifiable config.other-file config.own-option
 config.secret-in-plain-text config.too-many-runs config.too-many-subjects config.unknown-key config.unknown-zone
 config.write error.nothing-to-draw
 store.gone store.no-recorder store.not-run-yet unavailable.failed

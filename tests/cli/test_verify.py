@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.hostile.folders import make_run
+from tests.instruments.mlperf_bench import write_load, write_session, write_spl
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Call, Fail
 
 PARQUET = "node1/nvml.fast.parquet"
@@ -109,3 +109,76 @@ def test_data_without_a_manifest_is_read(call: Call, run: Path) -> None:
     data[4:200] = bytes(196)
     (run / PARQUET).write_bytes(data)
     assert json.loads(call("verify", run, "--json", code=1).stdout)[0]["status"] == "damaged"
+
+
+# Figures of others.
+
+CODECARBON = Path(__file__).parent / "tool_results" / "codecarbon-3.3.2.csv"
+SUBMISSION = Path(__file__).parents[3] / "shared" / "data" / "mlperf-power" / "llama2-70b-99-offline"
+
+
+def test_a_file_of_codecarbon_is_checked_line_by_line(call: Call, fail: Fail, tmp_path: Path) -> None:
+    (found,) = json.loads(call("verify", CODECARBON, "--json").stdout)
+    assert (found["kind"], found["status"]) == ("codecarbon", "ok")
+    codes = [(check["scope"], check["code"]) for check in found["checks"]]
+    assert codes == [
+        ("line 3, cpu", "codecarbon.power"),
+        ("line 3, ram", "codecarbon.power"),
+        ("line 4", "codecarbon.order"),
+        ("ram", "codecarbon.constant"),
+    ]
+    text = call("verify", CODECARBON).stdout
+    assert "2 of 3 lines have figures that do not follow" in text
+    assert max(map(len, text.splitlines())) <= 80
+    wrong = tmp_path / "emissions.csv"
+    header, first, *_ = CODECARBON.read_text().splitlines()
+    wrong.write_text("\n".join([header, first, first, first.replace("3.8724148622764124e-05", "0.5"), f"{first},1"]))
+    (found,) = json.loads(call("verify", wrong, "--json", code=1).stdout)
+    failed = {(check["scope"], check["code"]) for check in found["checks"] if check["status"] == "failed"}
+    assert {("line 3", "codecarbon.duplicate"), ("line 4", "codecarbon.sum"), ("line 5", "codecarbon.cell")} <= failed
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    assert fail("verify", tmp_path / "other.csv").code == "config.not-verifiable"
+
+
+def test_a_submission_is_computed_again(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "performance" / "run_1"
+    folder.mkdir(parents=True)
+    write_spl(folder / "spl.txt", ["400"] * 2 + ["1000"] * 6 + ["400"] * 2)
+    write_load(folder / "mlperf_log_detail.txt")
+    write_session(folder.parent / "power" / "server.json")
+    (found,) = json.loads(call("verify", folder, "--json").stdout)
+    assert found["per_work"]["tokens"]["value"] == pytest.approx(4.0, rel=0.01)
+    states = {check["code"]: check["status"] for check in found["checks"]}
+    assert states["mlperf.rate"] == states["mlperf.gaps"] == states["mlperf.window"] == "ok"
+    assert states["mlperf.channels"] == "warning"  # its only channel has 1 W
+    text = call("verify", folder).stdout
+    assert f"all {len(states)} checks passed" in text
+    assert max(map(len, text.replace(str(folder), "").splitlines())) <= 80
+    (folder / "mlperf_log_detail.txt").unlink()
+    (found,) = json.loads(call("verify", folder.parent.parent, "--json", code=1).stdout)
+    assert {check["code"] for check in found["checks"] if check["status"] == "failed"} == {"mlperf.no-window"}
+
+
+@pytest.mark.skipif(not SUBMISSION.is_dir(), reason=f"no {SUBMISSION}: published logs are not part of the project")
+def test_a_published_submission_follows_from_its_raw_data(call: Call) -> None:
+    """8 H200, llama2-70b, Offline: all figures follow; the paths in one log were replaced, so its hash differs."""
+    (found,) = json.loads(call("verify", SUBMISSION, "--json", code=1).stdout)
+    assert round(found["per_work"]["tokens"]["value"], 4) == 0.2436
+    states = {check["code"]: check["status"] for check in found["checks"]}
+    assert {code for code, status in states.items() if status == "failed"} == {"mlperf.changed"}
+    (changed,) = [check for check in found["checks"] if check["code"] == "mlperf.changed"]
+    assert changed["scope"] == "run_1/mlperf_log_detail.txt"
+    numbers = {check["code"]: check["numbers"] for check in found["checks"]}
+    assert numbers["mlperf.mean"]["found_w"] == pytest.approx(5639.494799, abs=1e-4)
+
+
+def test_a_run_has_a_level_and_what_the_next_one_needs(call: Call, run: Path) -> None:
+    (found,) = json.loads(call("verify", run, "--json").stdout)
+    assert found["ee_hpc_wg"]["level"] == 0  # GPUs only: no meter of the whole node
+    needs = {row["aspect"]: row["needs"] for row in found["ee_hpc_wg"]["aspects"]}
+    assert needs["point"] == "a meter before the power supplies"
+    assert {row["aspect"] for row in found["mlperf"]} == {"wall", "second", "whole", "analyzer", "ptdaemon"}
+    text = call("verify", run, "--machine-nodes", "4").stdout
+    assert "EE HPC WG: no level of 3." in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "EE HPC WG" not in call("verify", run, run).stdout  # a list of runs stays short

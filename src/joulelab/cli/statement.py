@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulelab.cli.output import load_current_site, print_blocks, print_json
-from joulelab.cli.parameters import format_examples, json_option, runs_option, studies_option
+from joulelab.cli.parameters import GroupedCommand, format_examples, json_option, runs_option, studies_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,19 +17,26 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "hf", "boamps", "sci")
 INFRASTRUCTURES = ("publicCloud", "privateCloud", "onPremise", "other")
+INFRASTRUCTURE_HELP = f"Infrastructure: {', '.join(INFRASTRUCTURES)}."
 POSITIVE = click.FloatRange(min=0, min_open=True)
 LABEL_WIDTH = 10
+GROUPS = {
+    "Hugging Face model card (--format hf)": ("training_type", "location"),
+    "BoAmps (--format boamps)": ("stage", "family", "algorithm", "model", "data", "infrastructure"),
+    "Software Carbon Intensity (--format sci)": ("per", "embodied_kg", "lifetime_years"),
+    "Options": ("form",),
+}
 EXAMPLES = format_examples(
     "joulelab statement last",
     "joulelab statement last --format hf --training-type fine-tuning",
-    "joulelab statement last --format sci --per tokens --embodied 1500 --lifetime 5",
+    "joulelab statement --format sci --per tokens --embodied 1500 --lifetime 5",
     "joulelab statement last --format boamps --stage training \\",
-    '    --family "image classification" --algorithm cnn --data input:image \\',
-    "    --infra onPremise",
+    '    --family "image classification" --algorithm cnn \\',
+    "    --data input:image --infra onPremise",
 )
 
 
-@click.command("statement", epilog=EXAMPLES)
+@click.command("statement", epilog=EXAMPLES, cls=GroupedCommand, groups=GROUPS)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @click.option(
     "--format",
@@ -39,17 +46,17 @@ EXAMPLES = format_examples(
     show_default=True,
     help="Plain text, Hugging Face model card, BoAmps report, or SCI.",
 )
-@click.option("--training-type", default="", metavar="TEXT", help="hf: pre-training or fine-tuning.")
-@click.option("--location", default="", metavar="TEXT", help="hf: place of the computers.  [default: that of the site]")
-@click.option("--stage", default="", metavar="TEXT", help="boamps: training, finetuning, inference, ...")
-@click.option("--family", default="", metavar="TEXT", help="boamps: the task, such as text classification.")
-@click.option("--algorithm", default="", metavar="TEXT", help="boamps: the algorithm, such as cnn.")
-@click.option("--model", default="", metavar="TEXT", help="boamps: the foundation model, such as llama3.1-8b.")
-@click.option("--data", multiple=True, metavar="USE:TYPE", help="boamps: input:text, output:image, ...; repeatable.")
-@click.option("--infra", "infrastructure", type=click.Choice(INFRASTRUCTURES), help="boamps: kind of infrastructure.")
-@click.option("--per", default="", metavar="KIND", help="sci: the unit of work.  [default: the work of the runs]")
-@click.option("--embodied", "embodied_kg", type=POSITIVE, metavar="KG", help="sci: CO2e of making all nodes, in kg.")
-@click.option("--lifetime", "lifetime_years", type=POSITIVE, metavar="YEARS", help="sci: lifetime of the nodes.")
+@click.option("--training-type", default="", metavar="TEXT", help="Pre-training or fine-tuning.")
+@click.option("--location", default="", metavar="TEXT", help="Place of the computers.  [default: that of the site]")
+@click.option("--stage", default="", metavar="TEXT", help="Stage: training, finetuning, inference, ...")
+@click.option("--family", default="", metavar="TEXT", help="Task, such as text classification.")
+@click.option("--algorithm", default="", metavar="TEXT", help="Algorithm, such as cnn.")
+@click.option("--model", default="", metavar="TEXT", help="Foundation model, such as llama3.1-8b.")
+@click.option("--data", multiple=True, metavar="USE:TYPE", help="Data: input:text, output:image, ...; repeatable.")
+@click.option("--infra", "infrastructure", type=click.Choice(INFRASTRUCTURES), metavar="KIND", help=INFRASTRUCTURE_HELP)
+@click.option("--per", default="", metavar="KIND", help="Unit of work.  [default: the work of the runs]")
+@click.option("--embodied", "embodied_kg", type=POSITIVE, metavar="KG", help="CO2e of making all nodes, in kg.")
+@click.option("--lifetime", "lifetime_years", type=POSITIVE, metavar="YEARS", help="Lifetime of the nodes.")
 @json_option
 @runs_option
 @studies_option
@@ -57,7 +64,7 @@ def command(targets: tuple[str, ...], form: str, as_json: bool, runs: Path, stud
     """State energy and CO2e of runs: model card, BoAmps, SCI or text.
 
     TARGET is a run (an id, a name or a path; by default the last run), several runs, or a study. Energies of several
-    runs are added. The text has what was measured, what was not, and the answers to Annex XI of the EU AI Act. Nothing
+    runs are added. The text names the measured and the unmeasured parts, and answers Annex XI of the EU AI Act. Nothing
     is guessed: a required field that is not known is an error that names its option.
     """
     from joulelab.cli.cite import gather_named_runs

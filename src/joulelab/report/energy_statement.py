@@ -41,7 +41,6 @@ DEVICES = ("gpu", "cpu", "accel", "module")
 DEVICE_NAMES = {"gpu": "GPU", "cpu": "CPU", "accel": "accelerator", "module": "module"}
 DATA_USES = ("input", "output")
 DATA_TYPES = ("tabular", "audio", "boolean", "image", "video", "object", "text", "token", "word", "other")
-INFRASTRUCTURES = ("publicCloud", "privateCloud", "onPremise", "other")
 QUALITIES = ((0.10, "high"), (0.25, "medium"), (0.50, "low"))  # of BoAmps, by the largest relative interval
 FLOP = "FLOP"
 AI_ACT = "EU AI Act, Annex XI, section 1, point 2"

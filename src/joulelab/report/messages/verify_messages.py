@@ -86,7 +86,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "mlperf.mean": ("ok or failed", "PTDaemon states a mean of {stated_w:W}, the log gives {found_w:W}", ASK),
     "mlperf.range": ("ok or failed", "PTDaemon states {low_w~high_w:W}, the log has {found_low_w~found_high_w:W}", ASK),
     "mlperf.uncertainty": ("ok or failed", "PTDaemon's uncertainty is [{share:%} ](at most {most:%})", ASK),
-    "mlperf.channels": ("ok or warning", "the channels add up to the sum within {share:%}", ASK),
+    "mlperf.channels": ("ok or warning", "the channels differ from their sum by at most {share:%}", ASK),
     "mlperf.analyzer": ("ok or failed", "the analyzer is {model}", ASK),
     "mlperf.ranging": ("ok or failed", "a ranging run first, then fixed ranges", ASK),
     "mlperf.validity": ("ok or failed", "the load generator calls the result {validity}", ASK),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from tests.analysis.folders import NVML, Folder, counter, gpu, power
 from tests.analysis.nodes import END, START, T, busy, node
@@ -11,6 +12,7 @@ from tests.analysis.virtual import ns
 from tests.rows import every_row
 
 from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.readings import Readings, SteppedPower, add_powers
 from joulelab.analysis.result import Lag, is_efficiency_resolved
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Spec, Stream
@@ -193,3 +195,41 @@ def test_the_groups_net_needs_all_of_them(folder):
     result = analyse_run(folder.close(START, END).open())
     assert result.group("measured").net.value == pytest.approx(7000 + 1400 + 300, rel=0.02)
     assert analyse_run(node(Folder(folder.path.parent)).close(START, END).open()).group("measured").net is None
+
+
+# The power of a sum over time.
+
+
+def test_the_peak_of_a_sum_is_that_of_its_parts_at_one_time(folder):
+    """Two GPUs that take turns never draw both peaks at once."""
+    first = np.where((T >= START) & (T < START + 2), 400.0, 50.0)
+    second = np.where(T >= START + 2, 300.0, 50.0)
+    folder.add("nvml", power("gpu:0"), T, first).add("nvml2", power("gpu:1"), T + 0.004, second)
+    result = analyse_run(folder.close(START, END).open())
+    found = result.group("gpu").statistics
+    assert [s.statistics.maximum for s in result.scopes] == [400.0, 300.0]
+    assert found.maximum == pytest.approx(450.0)
+    assert found.minimum == pytest.approx(350.0)
+
+
+def test_a_sum_has_no_peak_if_a_part_shows_no_power_over_time(folder):
+    joules, watts = busy(50.0, 400.0)
+    total = Stream("gpu:1", "energy", "gpu:1", 100.0, (Spec("energy_j", "energy", "J", "counter", 0.1, accuracy=NVML),))
+    folder.add("nvml", power("gpu:0"), T, watts).add("nvml2", total, T[[0, -1]], joules[[0, -1]])
+    assert analyse_run(folder.close(START, END).open()).group("gpu").statistics is None
+
+
+def test_powers_are_added_where_all_of_them_are_known():
+    def make(times_s, watts, step_s, window_s=0.1):
+        t = np.rint(np.asarray(times_s) * 1e9).astype(np.int64)
+        return SteppedPower(Readings(t, t, np.asarray(watts, float)), step_s, window_s)
+
+    slow = make([0, 1, 2, 3], [10, 20, 30, 40], 1.0, 1.0)
+    fast = make([0.0, 0.1, 0.9, 1.05, 9.0], [1, 2, 3, 4, 5], 0.1)
+    found = add_powers([slow, fast])
+    assert found.readings.value.tolist() == [11, 24]  # at 2 and 3 s the fast one has a gap
+    assert (found.step_s, found.window_s) == (1.0, 1.0)
+    assert add_powers([slow, make([0.0], [1.0], 0.1, None)]).window_s is None
+    assert add_powers([slow, make([], [], 0.1)]) is None
+    assert add_powers([slow, make([90.0], [1.0], 0.1)]) is None
+    assert add_powers([]) is None

@@ -199,7 +199,7 @@ def test_live_figures_are_one_short_line() -> None:
 def test_lines_come_by_default_after_10_s_and_by_option_when_they_are_asked_for() -> None:
     chosen: dict[str, Any] = {}
 
-    def run(*words: str) -> float | None:
+    def run(*words: str) -> Any:
         with command.make_context("run", [*words, "--", "true"]) as context:
             chosen.update(context.params)
         return chosen["live"]

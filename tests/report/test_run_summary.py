@@ -131,8 +131,11 @@ def test_each_kind_of_device_has_one_row_with_its_share(runs: Path) -> None:
     result = load_result(path)
     assert [row.label for row in choose_summary_rows(result)] == ["gpu (8)", "cpu (2)"]
     text = write_summary(result, path)
-    shares = [int(line.split()[-2]) for line in text.splitlines() if re.match(r"(gpu|cpu) \(", line)]
+    cells = [line.split() for line in text.splitlines() if re.match(r"(gpu|cpu) \(", line)]
+    shares = [int(each[-3]) for each in cells]
     assert sum(shares) == pytest.approx(100, abs=1)
+    means, peaks = ([float(each[k].replace(",", "")) for each in cells] for k in (-2, -1))
+    assert all(mean <= peak < 1.2 * mean for mean, peak in zip(means, peaks, strict=True))  # of the sum of eight
 
 
 def test_at_most_three_notes_are_shown_and_the_others_are_counted(runs: Path) -> None:

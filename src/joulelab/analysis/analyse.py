@@ -26,7 +26,7 @@ from joulelab.analysis.marked_phases import (
     list_phases,
 )
 from joulelab.analysis.nameplate import find_rated_power
-from joulelab.analysis.readings import TICKS_PER_POWER, Readings, describe_power
+from joulelab.analysis.readings import TICKS_PER_POWER, Readings, SteppedPower, add_powers, describe_power
 from joulelab.analysis.result import (
     Gap,
     GroupResult,
@@ -138,6 +138,7 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
     results = tuple(make_result(s) if s.best.in_step else r for s, r in zip(scopes, results, strict=True))
     # Add up, also by phase; withhold sums that lack a damaged file.
     groups, ratios = break_down_energy(results, scopes, (b - a) * 1e-9, a, b, joined.sums)
+    groups = tuple(_describe_sum(group, scopes, a, b) for group in groups)
     whole = not any(map(is_needed_for_totals, damage))
     if not whole:  # it would be a smaller number that looks complete
         groups, ratios = (), {}
@@ -340,9 +341,17 @@ def _make_scope_result(
 
 
 def _describe_power(shown: EnergyChannel, a: int, b: int) -> PowerStatistics | None:
-    """Return statistics of power: of the readings, or of mean powers over TICKS_PER_POWER steps of a counter.
+    """Return statistics of the powers of a channel, None if it has none within [a, b]."""
+    powers = _find_powers(shown, a, b)
+    if powers is None:
+        return None
+    return describe_power(powers.readings, a, b, window_s=powers.window_s, step_s=powers.step_s)
 
-    Means that reach beyond [a, b] do not count: None if there are no others.
+
+def _find_powers(shown: EnergyChannel, a: int, b: int) -> SteppedPower | None:
+    """Return the readings of power, or mean powers over TICKS_PER_POWER steps of a counter.
+
+    Means that reach beyond [a, b] are left out. None for totals and sums of counters.
     """
     if isinstance(shown.curve, SumCurve) and shown.spec.kind == "counter":
         return None
@@ -353,8 +362,22 @@ def _describe_power(shown: EnergyChannel, a: int, b: int) -> PowerStatistics | N
         powers = shown.curve.find_powers(every)
         inside = powers.between(a, b - round(every * 1e9))
         powers = Readings(powers.t0_ns[inside], powers.t1_ns[inside], powers.value[inside])
-        return describe_power(powers, a, b, window_s=every, step_s=every)
-    return describe_power(shown.readings, a, b, window_s=shown.spec.window_s, step_s=shown.step_s)
+        return SteppedPower(powers, every, every)
+    return SteppedPower(shown.readings, shown.step_s, shown.spec.window_s)
+
+
+def _describe_sum(group: GroupResult, scopes: Sequence[ScopeChannels], a: int, b: int) -> GroupResult:
+    """Return the sum of several scopes with statistics of its power, if every scope shows its power over time."""
+    keys = [*zip(group.hosts, group.scopes, strict=True)]
+    members = [s for s in scopes if (s.host, s.scope) in keys]
+    if len(members) < max(len(keys), 2) or group.statistics is not None:
+        return group
+    powers = [power for s in members if (power := _find_powers(s.find_power() or s.best, a, b)) is not None]
+    total = add_powers(powers) if len(powers) == len(members) else None
+    if total is None:
+        return group
+    found = describe_power(total.readings, a, b, window_s=total.window_s, step_s=total.step_s)
+    return group if found is None else replace(group, statistics=found.include_mean(group.mean_w.value))
 
 
 class _SpanEnergies:

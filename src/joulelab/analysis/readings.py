@@ -10,6 +10,8 @@ import numpy as np
 from joulelab.analysis.result import PowerStatistics
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -158,6 +160,39 @@ def _compute_percentiles_of_many(value: Floats, weight: Floats, percent: tuple[f
         values, within = ordered[k]
         found.append(float(values[min(int(np.searchsorted(within, wanted)), values.size - 1)]))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedPower:
+    """Hold powers (W) that are taken every `step_s`, each a mean over `window_s` (None if this is unknown)."""
+
+    readings: Readings
+    step_s: float
+    window_s: float | None
+
+
+def add_powers(parts: Sequence[SteppedPower]) -> SteppedPower | None:
+    """Add the powers of several scopes at the times of the slowest one; None if they are never known together.
+
+    The reading of each scope that is nearest in time counts; where it is further away than LONGEST_HOLD steps, it is a
+    gap, and there is no sum.
+    """
+    slowest = max(parts, key=lambda part: part.step_s, default=None)
+    if slowest is None or not all(len(part.readings) for part in parts):
+        return None
+    at = slowest.readings.t0_ns
+    total, is_known = np.zeros(at.size), np.ones(at.size, dtype=bool)
+    for part in parts:
+        times = part.readings.t0_ns
+        after = np.clip(np.searchsorted(times, at), 0, times.size - 1)
+        before = np.maximum(after - 1, 0)
+        nearest = np.where(at - times[before] < times[after] - at, before, after)
+        total += part.readings.value[nearest]
+        is_known &= np.abs(times[nearest] - at) <= LONGEST_HOLD * part.step_s * 1e9
+    windows = [part.window_s for part in parts]
+    widest = None if None in windows else max(window for window in windows if window is not None)
+    there = Readings(at[is_known], slowest.readings.t1_ns[is_known], total[is_known])
+    return SteppedPower(there, slowest.step_s, widest) if is_known.any() else None
 
 
 def describe_power(

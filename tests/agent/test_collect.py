@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
 import time
@@ -9,9 +10,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.dashboard.http_flood import open_clients
 from tests.waiting import until
 
 from joulelab.agent import kept_meter as kept_module
+from joulelab.agent import scrape_server
 from joulelab.agent.collect import Collector
 from joulelab.agent.metrics import METRICS, Metrics, samples
 from joulelab.agent.scrape_server import MOST_CLIENTS, ScrapeServer
@@ -163,14 +166,50 @@ def test_scrapes_over_http():
             ScrapeServer(Metrics(collector, {}), *server.address)
 
 
-def test_clients_that_say_nothing_do_not_hold_up_others():
-    import socket
-
+@pytest.mark.parametrize("kind", ["silent", "half a head"])
+def test_clients_that_say_nothing_do_not_hold_up_others(kind):
     with Collector(plan({})) as collector, ScrapeServer(Metrics(collector, {}), "127.0.0.1", 0) as server:
-        idle = [socket.create_connection(server.address) for _ in range(8)]
-        assert "joulelab_build_info" in fetch(server)
-        for one in idle:
-            one.close()
+        with open_clients(f"http://127.0.0.1:{server.address[1]}", kind, 5 * MOST_CLIENTS):
+            assert "joulelab_build_info" in fetch(server)
+        until(lambda: not len(server._server.table), "all connections are forgotten")
+
+
+def test_a_client_that_sends_byte_by_byte_is_cut_off(monkeypatch):
+    monkeypatch.setattr(scrape_server, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(scrape_server, "LOOK_S", 0.05)
+    with (
+        Collector(plan({})) as collector,
+        ScrapeServer(Metrics(collector, {}), "127.0.0.1", 0) as server,
+        socket.create_connection(server.address, timeout=120) as slow,
+    ):
+        until(lambda: _is_cut_off(slow), "the client is cut off", most_s=0.01)
+
+
+def _is_cut_off(client):
+    try:
+        client.sendall(b"x")  # each byte would begin the time limit of a read anew
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    return False
+
+
+def test_a_name_that_is_not_ours_is_refused():
+    def ask(server, *hosts):
+        with socket.create_connection(server.address, timeout=120) as client:
+            names = "".join(f"Host: {host}\r\n" for host in hosts)
+            client.sendall(f"GET /metrics HTTP/1.0\r\n{names}\r\n".encode())
+            return client.makefile("rb").read()
+
+    with (
+        Collector(plan({})) as collector,
+        ScrapeServer(Metrics(collector, {}), "127.0.0.1", 0, names=["node01-mgmt"]) as server,
+    ):
+        for host in ("localhost:9797", "127.0.0.1", "Node01-mgmt:9797"):
+            assert b"joulelab_build_info" in ask(server, host), host
+        for hosts in (["evil.example"], ["evil.example:9797"], [], ["localhost", "evil.example"]):
+            answer = ask(server, *hosts)
+            assert b" 421 " in answer.partition(b"\r\n")[0], hosts
+            assert b"joulelab_build_info" not in answer
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +225,6 @@ def certificate(tmp_path_factory):
 
 
 def test_scrapes_over_https_and_with_certificates_of_clients(certificate):
-    import socket
-
     cert, key = certificate / "cert", certificate / "key"
     context = ssl.create_default_context(cafile=cert)
 

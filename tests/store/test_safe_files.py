@@ -213,3 +213,56 @@ def test_lines_are_appended_to_regular_files_only(tmp_path: Path, kind: str) -> 
     fd = open_append(tmp_path / "other")
     assert os.get_blocking(fd)
     os.close(fd)
+
+
+def test_every_level_is_checked_before_a_folder_is_made(tmp_path: Path) -> None:
+    top, folder = tmp_path / "top", tmp_path / "top" / "a" / "b" / "c" / "state" / "caps"
+    (top / "a" / "b").mkdir(parents=True)
+    top.chmod(0o777)
+    with pytest.raises(safe_files.UntrustedPlace, match=rf"others can write to {top}$"):
+        safe_files.check_folder(folder, 0)
+    if not os.geteuid():
+        with pytest.raises(safe_files.UntrustedPlace):
+            safe_files.make_folder(folder)
+    assert list((top / "a" / "b").iterdir()) == []
+    top.chmod(0o1777)  # as /tmp is
+    safe_files.check_folder(folder, 0)
+    safe_files.make_folder(folder)
+    safe_files.check_folder(folder, 0)
+    (top / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        safe_files.check_folder(top / "file" / "state", 0)
+
+
+def test_links_on_the_way_are_followed_and_checked(tmp_path: Path) -> None:
+    top, link = tmp_path / "top", tmp_path / "trusted" / "link"
+    (top / "a").mkdir(parents=True)
+    link.parent.mkdir()
+    for target in (str(top / "a"), "../top/./a"):
+        link.symlink_to(target)
+        safe_files.check_folder(link / "state", 0)
+        top.chmod(0o775)
+        with pytest.raises(safe_files.UntrustedPlace, match=rf"others can write to {top}$"):
+            safe_files.check_folder(link / "state", 0)
+        top.chmod(0o755)
+        link.unlink()
+    link.symlink_to("link")
+    with pytest.raises(safe_files.UntrustedPlace, match="too many links"):
+        safe_files.check_folder(link / "state", 0)
+    with pytest.raises(safe_files.UntrustedPlace, match="is no folder of its own"):
+        safe_files.check_folder(link, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_folders_and_links_of_others_are_refused(tmp_path: Path) -> None:
+    top, link = tmp_path / "top", tmp_path / "link"
+    (top / "a" / "b").mkdir(parents=True)
+    link.symlink_to(top)
+    os.chown(link, 12345, -1, follow_symlinks=False)
+    with pytest.raises(safe_files.UntrustedPlace, match=rf"{link} belongs to user 12345") as caught:
+        safe_files.check_folder(link / "state", 0)
+    assert caught.value.next.endswith(f"sudo chown -h root {link}")
+    os.chown(top, 12345, -1)
+    with pytest.raises(safe_files.UntrustedPlace, match=rf"{top} belongs to user 12345"):
+        safe_files.make_folder(top / "a" / "b" / "state")
+    assert not (top / "a" / "b" / "state").exists()

@@ -24,6 +24,7 @@ NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 READ_FLAGS = os.O_RDONLY | NO_WAIT | _COMMON
 NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | _COMMON
+MOST_LINKS = 40  # on the way to a folder, as the kernel allows
 LARGEST_FILE = 256 << 20  # bytes that are read into memory at once: fifty times the largest file of a real run so far
 READ_BYTES = 1 << 20
 KINDS = (
@@ -184,7 +185,12 @@ def sync_directory(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that everybody may read and only its owner may write, whatever the umask is. Raises OSError."""
+    """Make a folder that everybody may read and only its owner may write, whatever the umask is.
+
+    The levels that exist are checked first, so that root makes nothing in a place of others. Raises UntrustedPlace,
+    OSError.
+    """
+    check_folder(folder, os.geteuid())
     for each in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
         try:
             each.mkdir(0o755)
@@ -195,20 +201,57 @@ def make_folder(folder: Path) -> None:
             os.fchmod(fd, 0o755)
         finally:
             os.close(fd)
+    check_folder(folder, os.geteuid())  # somebody else may have made it meanwhile
 
 
 def check_folder(folder: Path, user: int) -> None:
-    """If `user` is root, refuse a folder that others can write to or replace. Raises UntrustedPlace, OSError."""
+    """If `user` is root, refuse a folder that others can write to or replace, at any level up to the root of the files.
+
+    Links on the way are followed like folders; a folder that does not exist yet is checked as far as it exists. Raises
+    UntrustedPlace, OSError.
+    """
     if user:
         return
-    if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise UntrustedPlace(f"{folder} is no folder of its own", f"sudo rm {folder}")
-    for each in (folder, folder.parent):
-        found = each.stat()
-        # Our files in a sticky folder of another user (/tmp) stay ours.
-        sticky = each != folder and found.st_mode & stat.S_ISVTX
-        if found.st_uid not in (0, os.geteuid()):
-            why = f"{each} belongs to user {found.st_uid}"
-            raise UntrustedPlace(why, f"check its content, then type: sudo chown root {each}")
-        if found.st_mode & 0o022 and not sticky:
-            raise UntrustedPlace(f"others can write to {each}", f"check its content, then type: sudo chmod go-w {each}")
+    place, names, links = "/", _split_path(os.path.abspath(folder)), 0  # noqa: PTH100 (links stay)
+    _check_level(place, os.lstat(place), is_last=not names)
+    while names:
+        name = names.pop()
+        above, place = place, os.path.normpath(os.path.join(place, name))  # noqa: PTH118 (paths of text)
+        try:
+            found = os.lstat(place)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISLNK(found.st_mode) or not names:
+            _check_level(place, found, is_last=not names)
+            continue
+        _check_owner(place, found)
+        links += 1
+        if links > MOST_LINKS:
+            raise UntrustedPlace(f"{folder} leads through too many links", "choose a folder without links")
+        target = os.readlink(place)  # noqa: PTH115 (a path of text)
+        place = "/" if target.startswith("/") else above
+        names += _split_path(target)
+
+
+def _split_path(path: str) -> list[str]:
+    """Return the names of a path, the first one last."""
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _check_level(place: str, found: os.stat_result, *, is_last: bool) -> None:
+    if not stat.S_ISDIR(found.st_mode):
+        if not is_last:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), place)
+        raise UntrustedPlace(f"{place} is no folder of its own", f"sudo rm {place}")
+    _check_owner(place, found)
+    # Our files in a sticky folder of another user (/tmp) stay ours.
+    sticky = not is_last and found.st_mode & stat.S_ISVTX
+    if found.st_mode & 0o022 and not sticky:
+        raise UntrustedPlace(f"others can write to {place}", f"check its content, then type: sudo chmod go-w {place}")
+
+
+def _check_owner(place: str, found: os.stat_result) -> None:
+    if found.st_uid not in (0, os.geteuid()):
+        chown = "chown -h" if stat.S_ISLNK(found.st_mode) else "chown"
+        then = f"check its content, then type: sudo {chown} root {place}"
+        raise UntrustedPlace(f"{place} belongs to user {found.st_uid}", then)

@@ -233,3 +233,16 @@ def test_powers_are_added_where_all_of_them_are_known():
     assert add_powers([slow, make([], [], 0.1)]) is None
     assert add_powers([slow, make([90.0], [1.0], 0.1)]) is None
     assert add_powers([]) is None
+
+
+def test_a_rest_without_a_power_over_time_does_not_get_that_of_its_parts(folder):
+    total = Stream(
+        "node.ac", "energy", "node.ac", 100.0, (Spec("energy_j", "energy", "J", "counter", 0.1, accuracy=NVML),)
+    )
+    for scope in ("gpu:0", "gpu:1"):
+        folder.add(f"nvml-{scope[-1]}", power(scope), T, busy(50.0, 400.0)[1])
+    folder.add("bmc", total, T[[0, -1]], busy(300.0, 2000.0)[0][[0, -1]])
+    result = analyse_run(folder.close(START, END).open())
+    assert result.group("gpu").statistics.maximum == pytest.approx(800.0)
+    assert len(result.group("rest of node.ac").scopes) == 2
+    assert result.group("rest of node.ac").statistics is None

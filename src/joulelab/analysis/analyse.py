@@ -367,10 +367,13 @@ def _find_powers(shown: EnergyChannel, a: int, b: int) -> SteppedPower | None:
 
 
 def _describe_sum(group: GroupResult, scopes: Sequence[ScopeChannels], a: int, b: int) -> GroupResult:
-    """Return the sum of several scopes with statistics of its power, if every scope shows its power over time."""
+    """Return the sum of several scopes with statistics of its power, if every scope shows its power over time.
+
+    A rest is returned as it is: its scopes are the parts that it leaves out.
+    """
     keys = [*zip(group.hosts, group.scopes, strict=True)]
     members = [s for s in scopes if (s.host, s.scope) in keys]
-    if len(members) < max(len(keys), 2) or group.statistics is not None:
+    if len(members) < max(len(keys), 2) or group.name.startswith("rest "):
         return group
     powers = [power for s in members if (power := _find_powers(s.find_power() or s.best, a, b)) is not None]
     total = add_powers(powers) if len(powers) == len(members) else None

@@ -71,6 +71,7 @@ def redirect(home: Path) -> dict[str, str]:
         "MPLCONFIGDIR": str(CACHE / "matplotlib"),
         "JOULELAB_ETC": str(home / "etc"),
         "JOULELAB_STATE": str(home / "machine"),
+        "JOULELAB_LOCKS": str(home / "machine" / "caps"),
         "JOULELAB_CAPD": str(home / "capd.sock"),
     }
 

@@ -49,8 +49,8 @@ class Capd:
 
     def connect(self):
         sock = socket.socket(socket.AF_UNIX)
+        sock.connect(str(self.path))  # waits its turn
         sock.settimeout(120)
-        sock.connect(str(self.path))
         return sock
 
     def ask(self, sock, frame):

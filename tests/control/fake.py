@@ -2,8 +2,8 @@
 
 A device is `<JOULELAB_FAKE>/<device>.json`: {"setting": {...}, "default": {...} | null, "flaws": {...}}. Flaws:
 `refuse`, `deny`, `lost`, `bug`, `unread`; `fail` (that many sets fail); `shift` (W that it shows too much after a set);
-`die` ("before set" | "after set": the process is killed there, at the n-th set, or `always`); `hang` (s); `loose`
-(enforced stays up).
+`die` ("before set" | "after set": the process is killed there, at the n-th set, or `always`; a list: one process at
+each place); `hang` (s); `loose` (enforced stays up).
 """
 
 from __future__ import annotations
@@ -108,7 +108,11 @@ class Fake:
 
     def _die(self, where: str) -> None:
         flaws = self._files.read(self.device)["flaws"]
-        if flaws.get("die") == where:
+        if isinstance(places := flaws.get("die"), list):
+            if places[:1] == [where]:
+                self._files.flaws(self.device, **flaws | {"die": places[1:]})
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif places == where:
             left = flaws.get("nth", 1) - 1
             if not flaws.get("always"):
                 self._files.flaws(self.device, **(flaws | {"nth": left} if left else {}))
@@ -157,6 +161,7 @@ def world(folder: Path) -> tuple[dict[str, str], Files]:
         "PYTHONPATH": f"{about.parent}:{root}",
         "JOULELAB_FAKE": str(files.folder),
         "JOULELAB_STATE": str(folder / "state"),
+        "JOULELAB_LOCKS": str(folder / "state" / "caps"),
         "JOULELAB_POWERCAP": str(folder / "powercap"),
         "LD_LIBRARY_PATH": "",
     }

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.cli.capped import FOUND_W, CapBench
 from tests.control.fake import wait_for
 
 from joulelab.control.client import restore_leftovers
@@ -56,6 +57,51 @@ class Result:
     problems: list[str] = field(default_factory=list)
     kills: Counter[str] = field(default_factory=Counter)
     restored: int = 0
+
+
+@dataclass(frozen=True)
+class KeeperTrial:
+    """Hold how a `joulelab cap` ended whose keepers were killed: exit code, messages, and when the caps returned."""
+
+    deaths: int
+    code: int
+    text: str
+    outcome: str  # by itself, at the next start, never
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether it failed without a message, or left a cap without the command that restores it."""
+        left = self.outcome != "by itself" and "joulelab cap restore" not in self.text
+        return left or (self.code != 0 and not self.text.strip())
+
+
+def kill_keepers_in_row(bench: CapBench, draw: random.Random) -> KeeperTrial:
+    """Kill two to four keepers of one `joulelab cap`, each at a random moment of its life; then look at the caps."""
+    spared, times = draw.randint(0, 1), draw.randint(2, 4)
+    process = bench.start("cap", "170", "--", sys.executable, "-c", "import time; time.sleep(1)")
+    seen: list[int] = []
+    while len(seen) < spared + times and process.poll() is None:
+        for pid in keepers(process.pid):
+            if pid not in seen:
+                seen.append(pid)
+                time.sleep(draw.choice((0.0, draw.uniform(0.0, 0.6))))
+                _send(signal.SIGKILL, *([pid] if len(seen) > spared else []))
+        time.sleep(0.005)
+    _, text = process.communicate(timeout=300)
+    wait_for(lambda: not keepers(process.pid))
+
+    def is_as_found() -> bool:
+        return bench.caps() == [FOUND_W] * bench.gpus and not bench.journals()
+
+    outcome = "by itself"
+    if not is_as_found():
+        bench.call("ls")
+        outcome = "at the next start" if is_as_found() else "never"
+    for gpu in range(bench.gpus if outcome == "never" else 0):
+        bench.truth.set_cap(gpu, FOUND_W)
+    for journal in bench.journals():
+        journal.unlink()
+    return KeeperTrial(len(seen) - spared, process.returncode, text, outcome)
 
 
 def campaign(n: int, seed: int, start: Callable[..., Any] | None = None) -> Result:

@@ -204,14 +204,53 @@ def test_a_keeper_killed_in_the_middle_of_a_set_leaves_nothing(environ, files, n
     assert (files.get("GPU-0"), StateFolder(environ).list_devices()) == ({"cap_w": 300.0}, [])
 
 
-def test_a_keeper_that_keeps_dying_is_given_up_in_words(environ, files):
+@pytest.mark.parametrize("where", ["before set", pytest.param("after set", marks=pytest.mark.campaign)])
+def test_keepers_killed_twice_in_a_row_are_replaced(environ, files, where):
+    files.flaws("GPU-0", die=[where] * 2)
     with Caps(environ) as caps:
-        files.flaws("GPU-0", die="before set", always=True)
-        with fails("error.keeper-died"):
-            caps.set([CapRequest("gpu:0", 170.0)])
-        files.flaws("GPU-0")
+        assert caps.set([CapRequest("gpu:0", 170.0)])[0].found == 300.0
+        assert files.read("GPU-0")["flaws"] == {"die": []}
+        files.flaws("GPU-0", die=[where] * 2)
+        (outcome,) = caps.release()
+        assert outcome.outcome in ("restored", "as found")
+    assert (files.get("GPU-0"), StateFolder(environ).list_devices()) == ({"cap_w": 300.0}, [])
+
+
+def test_a_client_gives_up_keepers_that_always_die_and_names_the_caps_in_force(environ, files, monkeypatch):
+    monkeypatch.setattr(client, "MOST_KEEPERS", 1)
+    with Caps(environ) as caps:
+        files.flaws("GPU-0", die=["after set", "before set"])  # over the request, then over its undoing
+        with fails("error.keeper-died") as caught:
+            caps.set(TWO[:1])
+        assert (files.get("GPU-0"), files.read("GPU-0")["flaws"]) == ({"cap_w": 170.0}, {"die": []})
+        assert caught.value.why == "gpu:0 may still be at 170 W instead of 300 W"
+        assert caught.value.next == "joulelab cap restore"
+        assert [one.outcome for one in restore_leftovers(environ)] == ["restored"]
+        caps.set(TWO)
+        assert client.word_caps_left(environ) == []
+        files.flaws("GPU-0", die=["before set"] * 2)  # over the release, then over the restore
+        outcomes = {one.device: one for one in caps.release()}
+        assert outcomes["GPU-0"].outcome == "failed"
+        assert outcomes["GPU-0"].message.startswith("gpu:0 may still be at 170 W instead of 300 W: caps: the keeper")
+        assert outcomes["GPU-0"].message.endswith("1 times in a row; joulelab cap restore")
+        StateFolder(environ).get_journal_path("GPU-2").write_text("{")
+        sentences = client.word_caps_left(environ)
+        assert [text.split()[0] for text in sentences] == ["gpu:0", f"{StateFolder(environ).path}/GPU-2.json:"]
+        StateFolder(environ).get_journal_path("GPU-2").unlink()
         restore_leftovers(environ)
-    assert files.get("GPU-0") == {"cap_w": 300.0}
+    assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 300.0}, {"cap_w": 320.0})
+
+
+def test_a_request_that_failed_beside_held_caps_is_undone_at_the_end(environ, files, monkeypatch):
+    monkeypatch.setattr(client, "MOST_KEEPERS", 1)
+    with Caps(environ) as caps:
+        caps.set([CapRequest("gpu:0", 170.0)])
+        files.flaws("GPU-1", die="after set")
+        with fails("error.keeper-died"):
+            caps.set([CapRequest("gpu:1", 170.0)])
+        assert files.get("GPU-1") == {"cap_w": 170.0}
+        assert {(one.device, one.outcome) for one in caps.release()} == {("GPU-0", "restored"), ("GPU-1", "restored")}
+    assert files.get("GPU-1") == {"cap_w": 320.0}
 
 
 def test_a_new_keeper_that_is_refused_is_told_and_tried_again(environ, files):
@@ -273,7 +312,7 @@ def test_a_keeper_that_cannot_be_started_is_told_and_tried_again(environ, files,
             assert "cannot start the keeper" in heard[-1]["problem"]
             (told,) = Caps.release(caps)
             assert told.outcome == "failed"
-            assert "gpu:0 may still be capped" in told.message
+            assert "gpu:0 may still be at 170 W instead of 300 W" in told.message
     assert [r.outcome for r in restore_leftovers(environ)] == ["restored"]
 
 

@@ -140,7 +140,7 @@ def test_a_capd_that_stays_away_is_told(caps, capd, monkeypatch):
         caps.set([CapRequest("gpu:0", 160.0)])
     (told,) = caps.release()
     assert told.outcome == "failed"
-    assert "gpu:0 may still be capped" in told.message
+    assert "gpu:0 may still be at 170 W instead of 300 W" in told.message
 
 
 def test_who_may_not_any_more_is_told_so_and_does_not_ask_again(caps, capd):
@@ -165,6 +165,18 @@ def test_who_comes_too_many_asks_again(caps, capd, monkeypatch):
     assert sum(e["event"] == "caps-problem" for e in heard) == 1
     capd.answers = set_and_release
     assert served(caps, "keeper-started")
+
+
+def test_a_client_that_capd_has_no_room_for_tries_again_for_a_moment(caps, capd, monkeypatch):
+    monkeypatch.setattr(client, "BUSY_WAIT_S", 120.0)
+    caps.release()
+    many = make_refusal(0, Refused("too many clients", where="capd"), held=True)
+    left = [many] * 2
+    capd.kill()
+    capd.answers = lambda frame: (left.pop() if left else None) if frame is None else set_and_release(frame)
+    capd.start()
+    assert caps.set([CapRequest("gpu:0", 170.0)])[0].device == "GPU-0"
+    assert not left
 
 
 def test_problems_that_change_all_the_time_are_told_some_times_only(caps):

@@ -21,10 +21,10 @@ error.keeper-not-started error.no-answer error.no-guard error.other-process
 missing-dependency.broken-package
 read-failed.clock-record read-failed.gpu read-failed.limit read-failed.no-cap
 refused.changed-elsewhere refused.clock-record refused.clocks-not-allowed refused.device-busy
-refused.device-not-allowed refused.hidden-process refused.leftover-cap refused.locked refused.no-cap
-refused.no-default refused.no-space refused.not-kept refused.not-restored refused.not-supported
-refused.out-of-range refused.state-not-writable refused.state-untrusted refused.too-many-clients
-refused.unknown-limit refused.unknown-user refused.value-not-allowed
+refused.device-not-allowed refused.hidden-process refused.leftover-cap refused.leftover-elsewhere refused.locked
+refused.no-cap refused.no-default refused.no-space refused.not-kept refused.not-restored refused.not-supported
+refused.out-of-range refused.state-not-shared refused.state-not-writable refused.state-untrusted
+refused.too-many-clients refused.unknown-limit refused.unknown-user refused.value-not-allowed
 store.damaged store.other-schema store.unreadable
 unavailable.broken-library unavailable.no-driver unavailable.no-gpu unavailable.no-library
 unavailable.no-package unavailable.no-zone unavailable.unreadable-zones

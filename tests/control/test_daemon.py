@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import selectors
 import signal
@@ -14,6 +16,7 @@ from tests.control.fake import fails
 from joulelab.control import daemon
 from joulelab.control.daemon import CapDaemon
 from joulelab.control.policy import AllowRule, CapPolicy
+from joulelab.control.setters import SetterInventory
 from joulelab.control.state import get_user_name
 from joulelab.core.errors import Refused
 
@@ -29,6 +32,8 @@ def serving(path, environ, policy=None):
     with CapDaemon(path, lambda: policy or CapPolicy([]), environ, lambda *event: events.append(event)) as one:
         one.events = events
         yield one
+        for client in list(one._clients):
+            one._drop_client(client, "the test is over")
 
 
 def test_there_is_one_capd_for_a_socket(environ, tmp_path):
@@ -49,7 +54,7 @@ class Knocking:
         self.one = one
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(str(path))
-        one._accept_client(0)
+        one._accept_clients(0)
         self.connection = next(iter(one._clients), None)
 
 
@@ -89,15 +94,115 @@ def test_older_kernels_serve_too(environ, tmp_path, monkeypatch):
         one._receive_bytes(client.connection)
 
 
-def test_an_accept_that_fails_is_told_and_survived(environ, tmp_path, monkeypatch):
+def test_an_accept_that_fails_is_reported_and_survived(environ, tmp_path, monkeypatch):
     path = tmp_path / "capd.sock"
+
+    class FullTable:
+        def accept(self):
+            raise OSError(errno.EMFILE, "too many open files")
+
     with serving(path, environ) as one:
-        one._accept_client(0)
-        assert one.events[0][0] == "problem"
-        monkeypatch.setattr(daemon, "ClientConnection", lambda _: (_ for _ in ()).throw(OSError("gone")))
+        one._accept_clients(0)  # nobody waits
+        with monkeypatch.context() as patched:
+            patched.setattr(one, "_socket", FullTable())
+            one._accept_clients(0)
+        assert [event for event, _ in one.events] == ["problem"]
+        monkeypatch.setattr(daemon, "ClientConnection", lambda *_: (_ for _ in ()).throw(OSError("gone")))
         client = Knocking(one, path)
         assert client.sock.recv(10) == b""
         client.sock.close()
+
+
+@contextlib.contextmanager
+def serving_users(path, environ, monkeypatch, uids, policy=None):
+    """Serve clients whose users are these, in the order in which they come."""
+    real, coming = daemon.read_peer, iter(uids)
+    monkeypatch.setattr(daemon, "read_peer", lambda sock: real(sock)._replace(uid=next(coming)))
+    with serving(path, environ, policy or CapPolicy([AllowRule(users=["*"])])) as one:
+        one._setters = SetterInventory()  # no drivers: they take a second to load
+        clients = [Knocking(one, path).sock for _ in uids]
+        yield one, clients
+        for sock in clients:
+            sock.close()
+
+
+def count_answers(sock):
+    """Return how many answers have arrived."""
+    with contextlib.suppress(BlockingIOError):
+        return sock.recv(1 << 20, socket.MSG_DONTWAIT).count(b"\n")
+    return 0
+
+
+def test_a_user_who_floods_delays_only_their_own_requests(environ, tmp_path, monkeypatch):
+    uids = [1001, 1001, 1001, 1002]
+    with serving_users(tmp_path / "capd.sock", environ, monkeypatch, uids) as (one, clients):
+        for sock in clients:
+            sock.sendall(b'{"do":"status"}\n' * 3)
+        turns = []
+        for _ in range(4):
+            one._serve_once()
+            turns.append([count_answers(sock) for sock in clients])
+        assert [sum(turn[:3]) for turn in turns] == [1, 1, 1, 1]  # of all clients of the first user
+        assert [max(column) for column in zip(*turns, strict=True)] == [1, 1, 1, 1]  # the user's clients take turns
+        assert [turn[3] for turn in turns] == [1, 1, 1, 0]
+
+
+def test_a_user_has_a_limit_of_clients_and_others_are_served(environ, tmp_path, monkeypatch):
+    monkeypatch.setattr(daemon, "MAX_CLIENTS_PER_USER", 2)
+    with serving_users(tmp_path / "capd.sock", environ, monkeypatch, [1001] * 4 + [1002]) as (one, clients):
+        answers = [sock.recv(4096) for sock in clients[2:4]]
+        assert all(b'"refused.too-many-clients"' in answer and b'"held":true' in answer for answer in answers)
+        assert one._counts == {1001: 2, 1002: 1}
+        assert [event for event, _ in one.events] == ["refused"]  # both in one second
+
+
+def test_a_user_who_connects_again_and_again_is_refused_for_a_second(environ, tmp_path, monkeypatch):
+    monkeypatch.setattr(daemon, "MAX_CONNECTS_PER_S", 1)
+    monkeypatch.setattr(daemon, "ACCEPTS_PER_TURN", 1)
+    with serving_users(tmp_path / "capd.sock", environ, monkeypatch, [1001, 1001, 1002]) as (one, clients):
+        assert b'"refused.too-many-clients"' in clients[1].recv(4096)
+        assert one._counts == {1001: 1, 1002: 1}
+        one._second_due = 0.0
+        one._accept_clients(0)
+        assert (one._connects, one._refusals) == ({}, {})
+
+
+def test_who_may_not_set_caps_costs_next_to_nothing(environ, tmp_path, monkeypatch):
+    monkeypatch.setattr(daemon, "ClientConnection", None)
+    monkeypatch.setattr(daemon, "get_user_name", None)
+    policy = CapPolicy([AllowRule(users=[1001])])
+    with serving_users(tmp_path / "capd.sock", environ, monkeypatch, [1003, 1003], policy) as (one, clients):
+        for sock in clients:
+            assert b'"refused.unknown-user"' in sock.recv(4096)
+            assert sock.recv(4096) == b""
+        assert not one._clients
+        assert [event for event, _ in one.events] == ["refused"]
+
+
+def test_a_client_that_does_not_read_is_not_waited_for_and_loses_no_answer(environ, tmp_path):
+    path, count = tmp_path / "capd.sock", 100
+    with serving(path, environ) as one:
+        one._setters = SetterInventory()
+        client = Knocking(one, path)
+        sock, connection = client.sock, client.connection
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        sock.sendall(b"".join(b'{"id":%d,"do":"status"}\n' % number for number in range(count)))
+        turns = 0
+        while not connection.unsent:
+            one._serve_once()
+            turns += 1
+        assert turns < count
+        for _ in range(3):
+            one._handle_ready(connection, selectors.EVENT_WRITE)
+        assert one._selector.get_key(connection.sock).events == selectors.EVENT_WRITE
+        assert (one._queues, len(connection.unsent) < 4096) == ({}, True)
+        assert one._get_timeout_s() > 0
+        data = sock.recv(1 << 20)
+        while data.count(b"\n") < count:
+            one._serve_once()
+            data += sock.recv(1 << 20)
+        assert [json.loads(line)["id"] for line in data.splitlines()] == list(range(count))
+        sock.close()
 
 
 def test_events_of_one_round_may_be_about_a_client_that_is_gone(environ, tmp_path):
@@ -114,6 +219,8 @@ def test_events_of_one_round_may_be_about_a_client_that_is_gone(environ, tmp_pat
         one._send_answer(client.connection, {"id": 0})
         assert not one._clients
         one._handle_ready(client.connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        one._serve_queues()
+        assert one._queues == {}
 
 
 def test_who_is_sent_away_is_not_heard_while_he_reads(environ, tmp_path):

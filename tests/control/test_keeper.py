@@ -396,3 +396,31 @@ def test_status_names_devices_that_are_gone_with_a_cap_left_behind(keeper, make,
     one = make()
     one.state.list_devices = lambda: ["GPU-5"]
     assert ["GPU-5", "it was restored just now"] in one.read_status()["missing"]
+
+
+def test_keepers_with_two_state_folders_leave_no_cap(environ, files, tmp_path):
+    """Two containers without the mount of the state once ended at the cap of the first, and no journal told of it."""
+
+    def make_keeper(name):
+        here = StateFolder({**environ, "JOULELAB_STATE": str(tmp_path / name)})
+        found = SetterInventory(open_setters(environ).setters)
+        return Keeper(here, lambda: found, {"user": name})
+
+    one, two = make_keeper("one"), make_keeper("two")
+    ask(one, "set", ("gpu:0", 170.0))
+    with fails("refused.device-busy"):
+        ask(two, "set", ("gpu:0", 150.0))
+    one.release_caps()
+    assert ask(two, "set", ("gpu:0", 150.0))["caps"][0]["found"] == 300.0
+    two.release_caps()
+    assert files.get("GPU-0") == {"cap_w": 300.0}
+    # The first one is killed: its journal stays, and its lock goes.
+    ask(one, "set", ("gpu:0", 170.0))
+    one.leases["GPU-0"]._lock.close()
+    with fails("refused.leftover-elsewhere"):
+        ask(two, "set", ("gpu:0", 150.0))
+    assert two.restore_leftovers() == []
+    assert [outcome.outcome for outcome in make_keeper("one").restore_leftovers()] == ["restored"]
+    assert ask(two, "set", ("gpu:0", 150.0))["caps"][0]["found"] == 300.0
+    two.release_caps()
+    assert files.get("GPU-0") == {"cap_w": 300.0}

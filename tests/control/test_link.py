@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import select
@@ -7,11 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from tests.control.fake import fails, wait_for
 
-from joulelab.control import link
+from joulelab.control import client, link
 from joulelab.control.client import CapRequest, Caps, restore_leftovers
 from joulelab.core.process_identity import read_start_ticks
 
@@ -70,7 +72,26 @@ def test_a_refusal_without_a_number_is_an_answer():
 
 
 @pytest.mark.system
+def test_a_client_waits_its_turn_where_many_ask_capd(tmp_path, monkeypatch):
+    path = tmp_path / "capd.sock"
+    environ = {"JOULELAB_CAPD": str(path)}
+    monkeypatch.setattr(link, "CONNECT_WAIT_S", 120)
+    with socket.socket(socket.AF_UNIX) as server, contextlib.ExitStack() as stack:
+        server.bind(str(path))
+        server.listen(0)
+        with fails("error.capd-no-answer") as caught:
+            while True:
+                stack.callback(link.connect_keeper(environ, patient=False).abandon)
+        assert caught.value.why == "too many clients wait for it"
+        timer = threading.Timer(0.2, lambda: stack.callback(server.accept()[0].close))
+        timer.start()
+        link.connect_keeper(environ).abandon()
+        timer.join()
+
+
+@pytest.mark.system
 def test_a_keeper_that_dies_at_once_is_an_error(environ, monkeypatch):
+    monkeypatch.setattr(client, "MOST_KEEPERS", 2)
     monkeypatch.setattr(sys, "executable", "/bin/true")
     with Caps(environ) as caps, fails("error.keeper-died"):
         caps.status()
@@ -133,10 +154,13 @@ def test_a_keeper_finds_the_joulelab_that_started_it():
     environment = link._make_environment({"PYTHONPATH": "/a"})
     assert environment["PYTHONPATH"].split(":")[0] == "/a"
     assert environment["JOULELAB_STATE"] == "/var/lib/joulelab"
+    assert "JOULELAB_LOCKS" not in environment
+    assert link._make_environment({"JOULELAB_LOCKS": "locks"})["JOULELAB_LOCKS"] == str(Path.cwd() / "locks")
 
 
 @pytest.mark.system
-def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path):
+def test_a_keeper_that_fails_itself_puts_back_first(environ, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "MOST_KEEPERS", 2)
     (tmp_path / "packages" / "sitecustomize.py").write_text(
         "import joulelab.control.keeper as k\ndef fail(*_): raise SystemExit(3)\nk.Keeper.read_status = fail\n"
     )

@@ -6,12 +6,14 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
 
 import pytest
 from tests.control.fake import as_nobody, fails, for_everybody, wait_for
+from tests.rows import every_row
 
 from joulelab.control import client, leftovers, state
 from joulelab.control.protocol import CapOutcome
@@ -95,7 +97,7 @@ class Removing:
 @pytest.mark.parametrize("replace", [True, False])
 def test_a_lock_is_taken_again_where_its_file_goes_meanwhile(tmp_path, replace):
     path = Removing(tmp_path / "x.lock", replace)
-    lock = state.DeviceLock(path, {})
+    lock = state.DeviceLock(path)
     assert leftovers.is_locked(str(tmp_path / "x.lock"))
     assert path.looks == 2
     lock.close()
@@ -135,8 +137,9 @@ def test_a_journal_comes_back_as_it_was_and_everybody_may_read_it(environ):
 
 def test_the_fields_on_the_disk_are_those_of_older_versions(environ):
     here = StateFolder(environ)
-    here.lock_device("GPU-0", WHO, "gpu:0").close()
+    lock = here.lock_device("GPU-0", WHO, "gpu:0")
     here.write_journal(journal())
+    lock.close()
     fields = "device scope kind found default set boot pid ticks who utc schema"
     assert list(json.loads(here.get_journal_path("GPU-0").read_text())) == fields.split()
     assert json.loads((here.path / "GPU-0.lock").read_text()) == WHO
@@ -194,11 +197,14 @@ def test_a_full_disk_means_no_journal_and_says_how_to_go_on(environ):
 
 
 def test_a_state_that_cannot_be_made_names_both_ways(environ):
-    advice = GET_PERMISSION if os.geteuid() else "make it writable, or set JOULELAB_STATE to a folder on another disk"
+    elsewhere = "make it writable, or set JOULELAB_STATE to a folder on another disk, for all users and containers"
+    advice = GET_PERMISSION if os.geteuid() else elsewhere
     with fails("refused.state-not-writable") as caught:
         StateFolder({**environ, "JOULELAB_STATE": "/dev/null/state"}).lock_device("GPU-0", {}, "gpu:0")
     assert caught.value.next == advice
-    error = StateFolder(environ)._explain_write_error(OSError(errno.EROFS, "Read-only file system"), "gpu:0")
+    error = StateFolder(environ)._explain_write_error(
+        OSError(errno.EROFS, "Read-only file system"), StateFolder(environ).path, "gpu:0"
+    )
     assert "make it writable, or set JOULELAB_STATE" in str(error)
 
 
@@ -397,3 +403,160 @@ def test_a_folder_that_somebody_else_makes_meanwhile_is_fine(tmp_path):
     folder.mkdir(mode=0o700)
     safe_files.make_folder(Late(folder))
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+# ---- two state folders, and containers
+
+
+def make_two(environ, tmp_path):
+    """Return two state folders on one machine: they share the locks and nothing else."""
+    shared = {**environ, "JOULELAB_LOCKS": str(tmp_path / "locks")}
+    return [StateFolder({**shared, "JOULELAB_STATE": str(tmp_path / name)}) for name in ("one", "two")]
+
+
+def test_a_device_has_one_lock_whatever_the_state_folder_is(environ, tmp_path):
+    one, two = make_two(environ, tmp_path)
+    lock = one.lock_device("GPU-0", WHO, "gpu:0")
+    with fails("refused.device-busy") as caught:
+        two.lock_device("GPU-0", {}, "gpu:0")
+    assert caught.value.what.startswith("held by alice (pid 7")
+    assert leftovers.is_locked(str(tmp_path / "locks" / "GPU-0.lock"))
+    lock.close()
+    two.lock_device("GPU-0", {}, "gpu:0").close()
+
+
+def test_a_cap_that_was_left_in_another_state_folder_is_named_and_not_taken_for_the_original(environ, tmp_path):
+    one, two = make_two(environ, tmp_path)
+    lock = one.lock_device("GPU-0", WHO, "gpu:0")
+    one.write_journal(journal())
+    lock.close()  # as a kill does: the journal stays
+    for _ in range(2):
+        with fails("refused.leftover-elsewhere") as caught:
+            two.lock_device("GPU-0", {}, "gpu:0")
+        assert caught.value.next.startswith(f"JOULELAB_STATE={tmp_path / 'one'} joulelab cap restore; ")
+    lock = one.lock_device("GPU-0", WHO, "gpu:0")
+    one.remove_journal("GPU-0")
+    lock.close()
+    two.lock_device("GPU-0", {}, "gpu:0").close()
+
+
+def test_a_note_in_the_folder_of_the_locks_counts_as_well(environ, tmp_path):
+    usual = {**environ, "JOULELAB_STATE": str(tmp_path), "JOULELAB_LOCKS": str(tmp_path / "caps")}
+    here, moved = StateFolder(usual), StateFolder({**usual, "JOULELAB_STATE": str(tmp_path / "moved")})
+    here.lock_device("GPU-0", WHO, "gpu:0").close()
+    here.write_journal(journal())
+    with fails("refused.leftover-elsewhere"):
+        moved.lock_device("GPU-0", {}, "gpu:0")
+    here.remove_journal("GPU-0")
+    moved.lock_device("GPU-0", {}, "gpu:0").close()
+
+
+def test_a_note_of_a_folder_that_is_gone_counts_until_the_next_boot(environ, tmp_path, monkeypatch):
+    one, two = make_two(environ, tmp_path)
+    lock = one.lock_device("GPU-0", WHO, "gpu:0")
+    one.write_journal(journal())
+    lock.close()
+    shutil.rmtree(tmp_path / "one")
+    with fails("refused.leftover-elsewhere") as caught:
+        two.lock_device("GPU-0", {}, "gpu:0")
+    assert caught.value.next.endswith(f"then remove {tmp_path / 'locks' / 'GPU-0.lock'}")
+    monkeypatch.setattr(state, "read_boot_id", lambda: "another boot")
+    two.lock_device("GPU-0", {}, "gpu:0").close()
+
+
+def test_a_keeper_that_was_killed_before_it_noted_anything_is_no_matter(environ, tmp_path):
+    one, two = make_two(environ, tmp_path)
+    one.lock_device("GPU-0", WHO, "gpu:0").close()
+    (tmp_path / "locks" / "GPU-0.lock").write_text(json.dumps({"notes": str(one.path)}))
+    two.lock_device("GPU-0", {}, "gpu:0").close()
+
+
+def test_locks_that_cannot_be_written_name_their_variable(environ):
+    here = StateFolder({**environ, "JOULELAB_LOCKS": "/dev/null/locks"})
+    with fails("refused.state-not-writable") as caught:
+        here.lock_device("GPU-0", {}, "gpu:0")
+    assert caught.value.where == "/dev/null/locks"
+    assert os.geteuid() or "JOULELAB_LOCKS" in caught.value.next
+
+
+def test_the_locks_of_a_twin_are_its_own(environ, tmp_path):
+    mine = {**environ, "JOULELAB_TWIN": "truth", "JOULELAB_STATE": str(tmp_path)}
+    assert leftovers.get_locks_folder(mine) == str(tmp_path / "caps")
+    assert leftovers.get_locks_folder({"JOULELAB_STATE": str(tmp_path)}) == "/var/lib/joulelab/caps"
+
+
+def make_proc(folder, pids, mounts):
+    """Make the files of /proc that tell a container from its host."""
+    (folder / "self" / "ns").mkdir(parents=True)
+    (folder / "1").mkdir()
+    (folder / "self" / "ns" / "pid").symlink_to(pids)
+    (folder / "self" / "mountinfo").write_text("".join(f"9 1 0:9 {line} rw - ext4 /dev/sda rw\n" for line in mounts))
+    return folder
+
+
+@every_row(
+    ("mounts", "is_shared"),
+    [
+        (["/ /"], False),
+        (["/ /", "/var/lib/joulelab {}"], False),  # another folder of the host
+        (["/ /", "{} {}"], True),
+        (["/ /", "/@{} {}"], True),  # a subvolume of btrfs
+        (["/ /", "/state {}"], True),  # a partition of its own
+        (["/ /", "/ {}"], False),  # a disk or tmpfs of the container
+        (["/ /", "/var/lib/docker/volumes/joulelab/_data {}"], False),
+        (["/ /", "{} {}", "/other {}"], False),  # the last mount hides the others
+        (["/ /", "{} {}", "/ {}-more"], True),
+    ],
+)
+def test_a_container_has_to_mount_the_folder_of_its_host(tmp_path, mounts, is_shared):
+    place = tmp_path / "state"
+    (place / "caps").mkdir(parents=True)
+    proc = make_proc(tmp_path / "proc", "pid:[4026532001]", [line.replace("{}", str(place)) for line in mounts])
+    assert state.is_shared_with_host(place / "caps", proc) is is_shared
+
+
+def test_outside_of_containers_the_first_process_has_the_same_folder(tmp_path):
+    folder, proc = tmp_path / "caps", make_proc(tmp_path / "proc", state.HOST_PIDS, [])
+    folder.mkdir()
+    assert not state.is_shared_with_host(folder, proc)  # the host has no such folder
+    (proc / "1" / "root").symlink_to("/")
+    assert state.is_shared_with_host(folder, proc)
+    (proc / "1" / "root").unlink()
+    (proc / "1" / "root" / str(folder)[1:]).mkdir(parents=True)
+    assert not state.is_shared_with_host(folder, proc)  # --pid=host, and a root of its own
+    assert state.is_shared_with_host(folder, tmp_path / "none")
+    (tmp_path / "file").touch()
+    assert state.is_shared_with_host(folder, tmp_path / "file")
+
+
+def test_caps_are_refused_in_a_container_that_keeps_its_state_to_itself(environ, tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "DEFAULT_STATE", str(tmp_path / "machine"))
+    proc = make_proc(tmp_path / "proc", "pid:[4026532001]", ["/ /"])
+    usual = {key: value for key, value in environ.items() if key not in ("JOULELAB_STATE", "JOULELAB_LOCKS")}
+    with fails("refused.state-not-shared") as caught:
+        StateFolder(usual, proc=proc).lock_device("GPU-0", {}, "gpu:0")
+    assert f"docker run -v {tmp_path / 'machine'}:{tmp_path / 'machine'}" in caught.value.next
+    assert not (tmp_path / "machine" / "caps" / "GPU-0.lock").exists()
+
+
+CONTAINER = """
+import os
+from joulelab.control.state import StateFolder
+from joulelab.core.errors import Refused
+try:
+    StateFolder({}).lock_device("GPU-0", {}, "gpu:0")
+except Refused as error:
+    print(error.code)
+"""
+
+
+@pytest.mark.system
+@ROOT
+def test_a_real_container_is_recognised(environ):
+    """A new pid namespace with a /var/lib of its own, as containers have."""
+    script = 'mount -t tmpfs none /var/lib && exec "$@"'
+    words = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", script, "sh", sys.executable, "-c"]
+    done = subprocess.run([*words, CONTAINER], env=environ, capture_output=True, text=True)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no namespaces here: {done.stderr.strip()}")
+    assert done.stdout == "refused.state-not-shared\n", done.stderr

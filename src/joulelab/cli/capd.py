@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,14 @@ def _print_event(event: str, facts: dict[str, Any]) -> None:
 
 
 def _print_line(text: str) -> None:
-    # The reader of the log may be gone; the caps stay set.
+    # The reader of the log may be gone, or hang: the line is lost then, and nobody waits.
     with contextlib.suppress(OSError, ValueError):
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        if _is_writable(sys.stdout.fileno()):
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+
+def _is_writable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))

@@ -15,13 +15,16 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["CapDevice", "CapOutcome", "CapRequest", "CapStatus", "Caps", "HeldCap", "restore_leftovers"]
 ANSWER_TIMEOUT_S = 60.0  # a driver that wakes many GPUs is slow
 RELEASE_TIMEOUT_S = 20.0
 BUSY_WAIT_S = 1.0  # a device whose last keeper is just restoring is free in a moment
 CAPD_WAIT_S = 10.0  # a killed capd is restarted in a moment
+MOST_KEEPERS = 10  # asked for one answer, if somebody kills them again and again
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between two of them
+RESTORE = "joulelab cap restore"
 NEVER_NS = 1 << 62
 FIRST_RETRY_NS = NS // 4
 LAST_RETRY_NS = 60 * NS
@@ -49,6 +52,8 @@ class Caps:
         self._link: KeeperLink | None = None
         self._needs_capd = False  # capd held our caps: no other keeper may
         self._is_holding = False  # the keeper of this link has our caps
+        self._deaths = 0  # of keepers that had been asked something
+        self._has_lost_set = False  # a failed request: a device that we do not hold may be capped
         self._last_id = 0
         self._held: dict[str, tuple[HeldCap, CapRequest]] = {}  # by device
         self._early_outcomes: list[CapOutcome] = []  # restored by a keeper without our request
@@ -84,9 +89,8 @@ class Caps:
             self._check_process()
             if self._link is not None:
                 return self._read_status()
-            self._open_link(direct=True)  # every user may read: capd is not needed for it
             try:
-                return self._read_status()
+                return self._read_status(direct=True)  # every user may read: capd is not needed for it
             finally:
                 self._close_link()
 
@@ -101,24 +105,26 @@ class Caps:
                 if not math.isfinite(request.value):
                     what, code = f"{request.value} is not a cap", "config.not-a-number"
                     raise ConfigError(what, where=request.device, next="give a number", code=code)
-            until = time.monotonic() + BUSY_WAIT_S
-            died = False
-            while True:
-                answer = self._request_answer(self._make_set_request(requests), ANSWER_TIMEOUT_S)
-                if answer is not None and answer["is"] == "set":
-                    return self._store_held(answer["caps"], requests)
-                if answer is None:
-                    if died:
-                        what, code = "the keeper of caps died twice", "error.keeper-died"
-                        raise JoulelabError(what, where="caps", next="joulelab cap status", code=code)
-                    died = True
-                elif not (answer["error"].get("held") and time.monotonic() < until):
-                    raise rebuild_error(answer["error"])
-                else:
-                    time.sleep(0.05)
+            deaths = self._deaths
+            try:
+                return self._set_caps(requests)
+            except JoulelabError as error:
+                self._has_lost_set = self._has_lost_set or self._deaths > deaths
+                if self._has_lost_set and not self._held:  # a keeper that died may have set some of them
+                    self._early_outcomes = self.release()
+                    if left := word_caps_left(self._environ):
+                        error.why = "; ".join([*([error.why] if error.why else []), *left])
+                        error.next = RESTORE
+                raise
+
+    def restore_leftovers(self) -> list[CapOutcome]:
+        """Restore the caps of killed keepers on all free devices. Raises JoulelabError."""
+        with self._mutex:
+            self._check_process()
+            return _read_outcomes(self._insist_on_answer(lambda: {"do": "restore"}, ANSWER_TIMEOUT_S))
 
     def release(self) -> list[CapOutcome]:
-        """Restore the original caps and wait for it, at most 20 s; failures are outcomes, nothing is raised."""
+        """Restore the original caps and wait for it; failures are outcomes, nothing is raised."""
         with self._mutex:
             if self._pid != os.getpid():
                 return []
@@ -126,7 +132,7 @@ class Caps:
             held = [one for one, _ in self._held.values()]
             self._held = {}
             self._due_ns = NEVER_NS
-            return outcomes + (self._release_held(held) if held else [])
+            return outcomes + (self._release_held(held) if held or self._has_lost_set else [])
 
     def serve(self) -> list[dict[str, Any]]:
         """Read the keeper's messages, and replace a keeper that died, with the same caps. Return events.
@@ -168,19 +174,32 @@ class Caps:
             what, why = "these caps belong to the process that made them", f"pid {self._pid}"
             raise JoulelabError(what, where="caps", why=why, code="error.other-process")
 
-    def _open_link(self, *, direct: bool = False) -> KeeperLink:
+    def _set_caps(self, requests: Sequence[CapRequest]) -> list[HeldCap]:
+        until = time.monotonic() + BUSY_WAIT_S
+        while True:
+            answer = self._insist_on_answer(lambda: self._make_set_request(requests), ANSWER_TIMEOUT_S)
+            if answer["is"] == "set":
+                return self._store_held(answer["caps"], requests)
+            if not (answer["error"].get("held") and time.monotonic() < until):
+                raise rebuild_error(answer["error"])
+            if not answer.get("id"):  # capd has no room for another client, and has disconnected
+                self._close_link()
+            time.sleep(0.05)
+
+    def _open_link(self, *, direct: bool = False, patient: bool = True) -> KeeperLink:
         if self._link is None:
-            self._link = connect_keeper(self._environ, direct=direct, capd=self._needs_capd, guarded=self._is_guarded)
+            kind = {"direct": direct, "capd": self._needs_capd, "guarded": self._is_guarded, "patient": patient}
+            self._link = connect_keeper(self._environ, **kind)
             self._needs_capd = self._needs_capd or self._link.pid is None
             self._started_ns = monotonic_ns()
         return self._link
 
-    def _wait_for_link(self) -> KeeperLink:
+    def _wait_for_link(self, *, direct: bool = False) -> KeeperLink:
         """Open the link; wait up to 10 s for a capd that is being restarted. Raises JoulelabError."""
         until = time.monotonic() + CAPD_WAIT_S
         while True:
             try:
-                return self._open_link()
+                return self._open_link(direct=direct)
             except CapdUnavailable:
                 if time.monotonic() >= until:
                     raise
@@ -192,10 +211,8 @@ class Caps:
             link.close()
             self._is_holding = False
 
-    def _read_status(self) -> CapStatus:
-        answer = self._request_answer({"do": "status"}, ANSWER_TIMEOUT_S)
-        if answer is None:
-            raise JoulelabError("the keeper of caps died", where="caps", code="error.keeper-died")
+    def _read_status(self, *, direct: bool = False) -> CapStatus:
+        answer = self._insist_on_answer(lambda: {"do": "status"}, ANSWER_TIMEOUT_S, direct=direct)
         if answer["is"] == "refused":
             raise rebuild_error(answer["error"])
         return CapStatus.from_json(answer)
@@ -223,9 +240,25 @@ class Caps:
         self._last_id += 1
         return self._last_id
 
-    def _request_answer(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
+    def _insist_on_answer(
+        self, make_request: Callable[[], dict[str, Any]], timeout_s: float, *, direct: bool = False
+    ) -> dict[str, Any]:
+        """Return the answer of the first keeper that lives long enough to give one. Raises JoulelabError."""
+        pause_s = FIRST_PAUSE_S
+        for _ in range(MOST_KEEPERS):
+            answer = self._request_answer(make_request(), timeout_s, direct=direct)
+            if answer is not None:
+                return answer
+            time.sleep(pause_s)
+            pause_s = min(LAST_PAUSE_S, 2 * pause_s)
+        what, code = f"the keeper of caps died {MOST_KEEPERS} times in a row", "error.keeper-died"
+        raise JoulelabError(what, where="caps", next=RESTORE, code=code)
+
+    def _request_answer(
+        self, request: dict[str, Any], timeout_s: float, *, direct: bool = False
+    ) -> dict[str, Any] | None:
         """Return the keeper's answer, None if it died. Starts a keeper if needed; raises JoulelabError."""
-        link = self._wait_for_link()
+        link = self._wait_for_link(direct=direct)
         try:
             answer = link.request_answer({**request, "id": self._make_id()}, timeout_s, self._handle_message)
         except JoulelabError:
@@ -236,25 +269,26 @@ class Caps:
                 self._schedule_retry()
             raise
         if answer is None:
+            self._deaths += 1
             self._note_death(link)
         return answer
 
     def _release_held(self, held: Sequence[HeldCap]) -> list[CapOutcome]:
+        outcomes: list[CapOutcome] = []
+        failure: JoulelabError | None = None
         try:
             answer = None if self._link is None else self._request_answer({"do": "release"}, RELEASE_TIMEOUT_S)
             outcomes, self._early_outcomes = self._early_outcomes, []  # a signal may have been first
             outcomes += _read_outcomes(answer) if answer is not None else []
             left = [one.device for one in held if one.device not in {other.device for other in outcomes}]
-            if left:  # the keeper died, or never had them: another one restores them
-                restore = {"do": "restore", "devices": left}
-                outcomes += _read_outcomes(self._request_answer(restore, RELEASE_TIMEOUT_S))
+            if left or self._has_lost_set:  # the keeper died, or never had them: another one restores them
+                restore = {"do": "restore", "devices": None if self._has_lost_set else left}
+                outcomes += _read_outcomes(self._insist_on_answer(lambda: restore, RELEASE_TIMEOUT_S))
         except JoulelabError as error:
-            return [_make_outcome(one, "failed", f"{one.scope} may still be capped: {error}") for one in held]
+            failure = error
+        self._has_lost_set = False
         known = {one.device for one in outcomes}
-        text = "another keeper has restored it: joulelab cap status"
-        return outcomes + [
-            _make_outcome(one, "left", f"{one.scope}: {text}") for one in held if one.device not in known
-        ]
+        return outcomes + [_word_unknown_end(one, failure) for one in held if one.device not in known]
 
     def _note_death(self, link: KeeperLink) -> None:
         """Report that the keeper died; replace it at once, or later if it died soon after its start."""
@@ -280,7 +314,7 @@ class Caps:
         """Ask a new keeper for the caps of the last one; the answer is handled later."""
         self._due_ns = NEVER_NS
         try:
-            link = self._open_link()
+            link = self._open_link(patient=False)  # the caller has a workload to look after
         except JoulelabError as error:
             self._report_problem(f"the caps are not set again yet: {error}")
             self._schedule_retry(CAPD_RETRY_NS if isinstance(error, CapdUnavailable) else None)
@@ -337,22 +371,41 @@ class Caps:
 
 def restore_leftovers(environ: Mapping[str, str]) -> list[CapOutcome]:
     """Restore the caps of killed keepers on all free devices. Raises JoulelabError."""
-    link = connect_keeper(environ)
-    try:
-        answer = link.request_answer({"id": 1, "do": "restore"}, ANSWER_TIMEOUT_S, lambda _: None)
-    finally:
-        link.close()
-    return _read_outcomes(answer)
+    with Caps(environ) as caps:
+        return caps.restore_leftovers()
 
 
-def _read_outcomes(answer: Mapping[str, Any] | None) -> list[CapOutcome]:
-    if answer is None:
-        advice, code = "joulelab cap restore", "error.keeper-died"
-        raise JoulelabError("the keeper of caps died", where="caps", next=advice, code=code)
+def word_caps_left(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each cap that a killed keeper has noted and nobody has restored; needs no keeper."""
+    from joulelab.control.lease import format_value, get_main_value, get_unit
+    from joulelab.control.state import StateFolder
+
+    state, sentences = StateFolder(environ), []
+    for device in state.list_devices():
+        try:
+            _, journal = state.inspect_device(device)
+        except JoulelabError as error:
+            sentences.append(str(error))
+            continue
+        if journal is not None:
+            values = (journal.set[-1] if journal.set else None, journal.found)
+            cap, found = (format_value(get_main_value(one), get_unit(journal.kind)) for one in values)
+            sentences.append(f"{journal.scope} may still be at {cap} instead of {found}")
+    return sentences
+
+
+def _word_unknown_end(held: HeldCap, failure: JoulelabError | None) -> CapOutcome:
+    outcome, text = "left", f"{held.scope}: another keeper has restored it: joulelab cap status"
+    if failure is not None:
+        from joulelab.control.lease import format_value
+
+        cap, found = format_value(held.requested, held.unit), format_value(held.found, held.unit)
+        outcome, text = "failed", f"{held.scope} may still be at {cap} instead of {found}: {failure}"
+        text += "" if failure.next else f"; {RESTORE}"
+    return CapOutcome(held.scope, held.device, outcome, held.found, None, held.unit, text)
+
+
+def _read_outcomes(answer: Mapping[str, Any]) -> list[CapOutcome]:
     if answer["is"] == "refused":
         raise rebuild_error(answer["error"])
     return [CapOutcome.from_json(one) for one in answer["devices"]]
-
-
-def _make_outcome(held: HeldCap, outcome: str, message: str) -> CapOutcome:
-    return CapOutcome(held.scope, held.device, outcome, held.found, None, held.unit, message)

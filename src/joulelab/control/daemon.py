@@ -11,8 +11,9 @@ import socket
 import stat
 import struct
 import time
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from joulelab.control.keeper import Keeper
 from joulelab.control.leftovers import has_leftovers
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGNALS = (*END_SIGNALS, signal.SIGHUP)
-MAX_CLIENTS, MAX_CLIENTS_PER_USER = 4096, 2048
+MAX_CLIENTS, MAX_CLIENTS_PER_USER = 4096, 64
+MAX_CONNECTS_PER_S = 64  # of one user: to admit a client takes 0.3 ms, to refuse one a tenth of that
+ACCEPTS_PER_TURN = 256
+BACKLOG = 64  # short: it is drained in milliseconds, and a client that finds it full waits in the kernel for its turn
 MAX_FILES = 65536  # two for each client, and some for devices and locks
-MAX_UNSENT_BYTES = 1 << 20  # of answers that a client does not read
 LEFTOVERS_PERIOD_S = 30.0
 IDLE_S = 10.0
 RUN_AS_ROOT = "capd itself has no permission: it has to run as root"
@@ -48,30 +51,39 @@ CREDENTIALS = struct.Struct("iII")
 ReportEvent = Callable[[str, dict[str, Any]], None]
 
 
+class PeerIdentity(NamedTuple):
+    """Hold the credentials that the kernel recorded when a client connected."""
+
+    pid: int
+    uid: int
+    gids: frozenset[int]
+
+
+def read_peer(sock: socket.socket) -> PeerIdentity:
+    """Read the credentials of a client from the kernel: a directory service might hang. Raises OSError."""
+    pid, uid, gid = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    try:
+        packed = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MAX_GROUPS_BYTES)
+        gids = [number for (number,) in struct.iter_unpack("I", packed)]
+    except OSError:  # before Linux 4.13, or more than fit
+        gids = os.getgrouplist(get_user_name(uid), gid)
+    return PeerIdentity(pid, uid, frozenset((gid, *gids)))
+
+
 class ClientConnection:
-    """Hold one connection to capd, with the credentials that the kernel recorded when the client connected."""
+    """Hold one connection to capd."""
 
     keeper: Keeper
 
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)  # noqa: FBT003 the name of the one argument is the method's
+    def __init__(self, sock: socket.socket, peer: PeerIdentity, user: str) -> None:
         self.sock = sock
-        packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        self.pid, self.uid, gid = CREDENTIALS.unpack(packed)
-        self.gids = {gid, *self._read_groups(gid)}
-        self.user = str(self.uid)
+        self.pid, self.uid, self.gids = peer
+        self.user = user
         self.buffer = LineBuffer()
-        self.unsent = b""
+        self.unsent = b""  # of one answer: no request is read before it is sent
+        self.is_queued = False
         self.is_dismissed = False  # its requests are ignored, and it is dropped once it has read its answer
         self.process = ProcessWatch(self.pid, open_pidfd=self._open_pidfd)  # a child may keep its socket open
-
-    def _read_groups(self, gid: int) -> list[int]:
-        """Read all groups from the kernel: a directory service might hang."""
-        try:
-            packed = self.sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MAX_GROUPS_BYTES)
-        except OSError:  # before Linux 4.13, or more than fit
-            return os.getgrouplist(get_user_name(self.uid), gid)
-        return [number for (number,) in struct.iter_unpack("I", packed)]
 
     def _open_pidfd(self, pid: int) -> int:
         try:
@@ -82,8 +94,8 @@ class ClientConnection:
 
     @property
     def has_request(self) -> bool:
-        """Return whether a request waits to be answered."""
-        return self.buffer.has_line and not self.is_dismissed
+        """Return whether a request waits to be answered, and the client has room for the answer."""
+        return self.buffer.has_line and not self.unsent and not self.is_dismissed
 
     def close(self) -> None:
         """Close all files."""
@@ -111,6 +123,12 @@ class CapDaemon:
         self._state = StateFolder(environ)
         self._setters: SetterInventory | None = None
         self._clients: set[ClientConnection] = set()
+        self._counts: Counter[int] = Counter()  # clients by user
+        self._queues: dict[int, deque[ClientConnection]] = {}  # clients with a request, by user
+        self._user_names: dict[int, str] = {}
+        self._second_due = 0.0
+        self._connects: Counter[int] = Counter()  # by user, in this second
+        self._refusals: dict[tuple[int, str], bytes] = {}  # by user and code, in this second
         self._signals: list[int] = []
         self._leftovers_due = 0.0
         self._setters_used = 0.0
@@ -124,7 +142,7 @@ class CapDaemon:
             self._max_clients = min(MAX_CLIENTS, (_raise_file_limit() - 256) // 2)
             self._bind_socket(stack)
             self._selector = stack.enter_context(selectors.DefaultSelector())
-            self._selector.register(self._socket, selectors.EVENT_READ, self._accept_client)
+            self._selector.register(self._socket, selectors.EVENT_READ, self._accept_clients)
             self._install_signals(stack)
             self._stack = stack.pop_all()
         return self
@@ -152,9 +170,7 @@ class CapDaemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         for key, mask in events:
             key.data(mask)
-        # One request of each client per turn: a client that floods delays only itself.
-        for client in [c for c in self._clients if c.has_request]:
-            self._serve_request(client)
+        self._serve_queues()
         self._close_idle_setters()
 
     def _end_service(self) -> None:
@@ -168,43 +184,75 @@ class CapDaemon:
         self._close_idle_setters()
         self._report_event("ended", {"why": reason})
 
-    def _accept_client(self, _: int) -> None:
-        try:
-            sock, _address = self._socket.accept()
-        except OSError as error:  # the machine has no files left, or the client has already gone
-            self._report_event("problem", {"what": f"accept: {error}"})
-            time.sleep(0.05)
+    def _accept_clients(self, _: int) -> None:
+        if time.monotonic() >= self._second_due:
+            self._second_due = time.monotonic() + 1.0
+            self._connects.clear()
+            self._refusals.clear()
+        for _ in range(ACCEPTS_PER_TURN):  # quickly: those who may set caps wait behind those who may not
+            try:
+                sock, _address = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # the machine has no files left
+                self._report_event("problem", {"what": f"accept: {error}"})
+                time.sleep(0.05)
+                return
+            try:
+                self._admit_client(sock)
+            except OSError:  # the client has already gone
+                sock.close()
+
+    def _admit_client(self, sock: socket.socket) -> None:
+        """Serve a client, or refuse it before anything is allocated for it. Raises OSError."""
+        sock.setblocking(False)  # noqa: FBT003 the name of the one argument is the method's
+        peer = read_peer(sock)
+        refusal = self._check_user(peer)
+        if refusal is not None:
+            self._refuse_socket(sock, peer, refusal)
             return
-        try:
-            client = ClientConnection(sock)
-        except OSError:
-            sock.close()
+        self._connects[peer.uid] += 1
+        client = ClientConnection(sock, peer, self._get_user_name(peer.uid))
+        if client.process.has_ended():
+            what, why, code = "your process cannot be seen", f"pid {peer.pid}", "refused.hidden-process"
+            refusal = Refused(what, where="capd", why=why, next=ASK_ADMINISTRATOR, code=code)
+            self._refuse_socket(sock, peer, refusal)
+            client.close()
             return
-        self._clients.add(client)
-        refusal = self._check_client(client)
-        if refusal is None:
-            client.user = get_user_name(client.uid)
         client.keeper = self._make_keeper(client)
+        self._clients.add(client)
+        self._counts[client.uid] += 1
         self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._handle_ready(client, mask))
         for fd in client.process.fds:
             self._selector.register(fd, selectors.EVENT_READ, lambda _: self._drop_client(client, "the client ended"))
-        if refusal is not None:
-            self._report_event("refused", {"uid": client.uid, "pid": client.pid, "what": str(refusal)})
-            self._dismiss_client(client, 0, refusal)
 
-    def _check_client(self, client: ClientConnection) -> Refused | None:
-        """Return the reason not to serve a client, None to serve it."""
-        if not self._policy.knows_user(client.uid, client.gids):
-            what, why, code = "you may not set caps here", f"no rule names user {client.uid}", "refused.unknown-user"
+    def _check_user(self, peer: PeerIdentity) -> Refused | None:
+        """Return the reason not to serve a client of this user, None to serve it."""
+        if not self._policy.knows_user(peer.uid, peer.gids):
+            what, why, code = "you may not set caps here", f"no rule names user {peer.uid}", "refused.unknown-user"
             return OutOfBounds(what, where="capd", why=why, next=ASK_ADMINISTRATOR, code=code)
-        if client.process.has_ended():
-            what, why, code = "your process cannot be seen", f"pid {client.pid}", "refused.hidden-process"
-            return Refused(what, where="capd", why=why, next=ASK_ADMINISTRATOR, code=code)
-        same_user = sum(1 for other in self._clients if other.uid == client.uid)
-        if len(self._clients) > self._max_clients or (client.uid and same_user > MAX_CLIENTS_PER_USER):
-            why, code = f"{len(self._clients) - 1} are connected", "refused.too-many-clients"
+        count, recent = self._counts[peer.uid], self._connects[peer.uid]
+        if count >= MAX_CLIENTS_PER_USER or recent >= MAX_CONNECTS_PER_S or len(self._clients) >= self._max_clients:
+            why = f"{count} of this user and {len(self._clients)} in all are connected, {recent} came in this second"
+            code = "refused.too-many-clients"
             return Refused("too many clients", where="capd", why=why, next="try again later", code=code)
         return None
+
+    def _refuse_socket(self, sock: socket.socket, peer: PeerIdentity, error: Refused) -> None:
+        """Send a refusal and disconnect at once; it is reported once a second for each user."""
+        key = peer.uid, error.code
+        if key not in self._refusals:
+            is_final = isinstance(error, OutOfBounds)
+            self._refusals[key] = encode_message(make_refusal(0, error, held=not is_final, final=is_final))
+            self._report_event("refused", {"uid": peer.uid, "pid": peer.pid, "what": str(error)})
+        with contextlib.suppress(OSError):
+            sock.send(self._refusals[key])
+        sock.close()
+
+    def _get_user_name(self, uid: int) -> str:
+        if uid not in self._user_names:
+            self._user_names[uid] = get_user_name(uid)
+        return self._user_names[uid]
 
     def _make_keeper(self, client: ClientConnection) -> Keeper:
         who = {"user": client.user, "pid": client.pid, "keeper": os.getpid()}
@@ -216,10 +264,11 @@ class CapDaemon:
         return Keeper(state, open_setters, who, check_permission=check_permission, denied_advice=RUN_AS_ROOT)
 
     def _handle_ready(self, client: ClientConnection, mask: int) -> None:
-        if mask & selectors.EVENT_WRITE and client in self._clients:
-            self._flush_answers(client)
-        if mask & selectors.EVENT_READ and client in self._clients and not client.has_request:
-            self._receive_bytes(client)
+        if client in self._clients:
+            if client.unsent:
+                self._flush_answer(client)
+            elif mask & selectors.EVENT_READ and not client.is_queued:
+                self._receive_bytes(client)
 
     def _receive_bytes(self, client: ClientConnection) -> None:
         try:
@@ -228,10 +277,26 @@ class CapDaemon:
             return
         except OSError:
             data = b""
-        if not data:
-            self._drop_client(client, "the client closed")
-        elif not client.is_dismissed:
+        if data:
             client.buffer.add_bytes(data)
+            self._queue_client(client)
+        else:
+            self._drop_client(client, "the client closed")
+
+    def _queue_client(self, client: ClientConnection) -> None:
+        if client.has_request and not client.is_queued:
+            client.is_queued = True
+            self._queues.setdefault(client.uid, deque()).append(client)
+
+    def _serve_queues(self) -> None:
+        """Answer one request of each user, of the user's clients in turn: who floods delays only their own clients."""
+        for uid in list(self._queues):
+            client = self._queues[uid].popleft()
+            if not self._queues[uid]:
+                del self._queues[uid]
+            client.is_queued = False
+            if client in self._clients:
+                self._serve_request(client)
 
     def _serve_request(self, client: ClientConnection) -> None:
         line = b""
@@ -262,9 +327,10 @@ class CapDaemon:
 
     def _send_answer(self, client: ClientConnection, answer: dict[str, Any]) -> None:
         client.unsent += encode_message(answer)
-        self._flush_answers(client)
+        self._flush_answer(client)
 
-    def _flush_answers(self, client: ClientConnection) -> None:
+    def _flush_answer(self, client: ClientConnection) -> None:
+        """Send what the client takes now; until the rest is sent, its next requests stay in the socket."""
         try:
             client.unsent = client.unsent[client.sock.send(client.unsent) :]
         except BlockingIOError:
@@ -272,14 +338,14 @@ class CapDaemon:
         except OSError:
             self._drop_client(client, "the client closed")
             return
-        if len(client.unsent) > MAX_UNSENT_BYTES:
-            self._drop_client(client, "the client reads no answers")
-        elif client.is_dismissed and not client.unsent:
+        if client.is_dismissed and not client.unsent:
             self._drop_client(client, "it was sent away")
-        else:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
-            if self._selector.get_key(client.sock).events != wanted:
-                self._selector.modify(client.sock, wanted, self._selector.get_key(client.sock).data)
+            return
+        key = self._selector.get_key(client.sock)
+        wanted = selectors.EVENT_WRITE if client.unsent else selectors.EVENT_READ
+        if key.events != wanted:
+            self._selector.modify(client.sock, wanted, key.data)
+        self._queue_client(client)
 
     def _dismiss_client(self, client: ClientConnection, request_id: int, error: JoulelabError) -> None:
         """Refuse, restore, and disconnect once the answer is read."""
@@ -300,6 +366,7 @@ class CapDaemon:
         """Restore the caps of a client and disconnect it; calling it twice is harmless."""
         if client in self._clients:
             self._clients.remove(client)
+            self._counts[client.uid] -= 1
             self._release_caps(client, reason)
             for fd in (client.sock.fileno(), *client.process.fds):
                 self._selector.unregister(fd)
@@ -317,12 +384,13 @@ class CapDaemon:
     def _reload_policy(self) -> None:
         try:
             self._policy = self._load_policy()
+            self._user_names.clear()
             self._report_event("reloaded", {})
         except ConfigError as error:
             self._report_event("problem", {"what": f"{error}; the former configuration stays"})
 
     def _get_timeout_s(self) -> float:
-        if any(client.has_request for client in self._clients):
+        if self._queues:
             return 0.0
         left = self._leftovers_due - time.monotonic()
         return max(0.0, min(left, IDLE_S) if self._setters is not None else left)
@@ -338,8 +406,8 @@ class CapDaemon:
 
     def _close_idle_setters(self) -> None:
         """Close the drivers when no cap is held, so that they can be updated."""
-        held = any(client.keeper.leases for client in self._clients)
-        if self._setters is not None and not held and time.monotonic() - self._setters_used >= IDLE_S:
+        is_idle = self._setters is not None and time.monotonic() - self._setters_used >= IDLE_S
+        if self._setters is not None and is_idle and not any(client.keeper.leases for client in self._clients):
             self._setters.close()
             self._setters = None
 
@@ -347,8 +415,9 @@ class CapDaemon:
         where = str(self._path)
         try:
             make_folder(self._path.parent)
-            lock = DeviceLock(self._path.with_name(f"{self._path.name}.lock"), {"pid": os.getpid()})
+            lock = DeviceLock(self._path.with_name(f"{self._path.name}.lock"))
             stack.callback(lock.close)
+            lock.write_holder({"pid": os.getpid()})
             if self._path.exists() or self._path.is_symlink():
                 if not stat.S_ISSOCK(self._path.lstat().st_mode):
                     what, advice = "the socket's place is taken by another file", "remove it, or choose another place"
@@ -358,7 +427,7 @@ class CapDaemon:
             self._socket.bind(where)
             stack.callback(self._path.unlink, missing_ok=True)
             self._path.chmod(0o666)  # the policy decides who may, not the file
-            self._socket.listen(socket.SOMAXCONN)
+            self._socket.listen(BACKLOG)
             self._socket.setblocking(False)  # noqa: FBT003 the name of the one argument is the method's
         except BlockingIOError:
             what, code = "another capd serves this socket", "config.capd-running"

@@ -8,14 +8,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-STATE = "JOULELAB_STATE"
+STATE, LOCKS, TWIN = "JOULELAB_STATE", "JOULELAB_LOCKS", "JOULELAB_TWIN"
 DEFAULT_STATE = "/var/lib/joulelab"
 JOURNAL, LOCK = ".json", ".lock"
 
 
 def get_caps_folder(environ: Mapping[str, str]) -> str:
-    """Return the folder of this machine's locks and journals of caps."""
+    """Return the folder of the journals of caps."""
     return os.path.join(os.path.abspath(environ.get(STATE) or DEFAULT_STATE), "caps")  # noqa: PTH100, PTH118
+
+
+def get_locks_folder(environ: Mapping[str, str]) -> str:
+    """Return the folder of the locks, which all keepers of this machine share whatever their JOULELAB_STATE is.
+
+    The devices of a twin are its own: their locks are in its state.
+    """
+    if environ.get(TWIN):
+        return get_caps_folder(environ)
+    return os.path.abspath(environ.get(LOCKS) or os.path.join(DEFAULT_STATE, "caps"))  # noqa: PTH100, PTH118
 
 
 def has_leftovers(environ: Mapping[str, str]) -> bool:
@@ -27,7 +37,8 @@ def has_leftovers(environ: Mapping[str, str]) -> bool:
         return False
     if not names or not os.access(folder, os.W_OK):
         return False
-    return any(not is_locked(os.path.join(folder, n[: -len(JOURNAL)] + LOCK)) for n in names)  # noqa: PTH118
+    locks = get_locks_folder(environ)
+    return any(not is_locked(os.path.join(locks, n[: -len(JOURNAL)] + LOCK)) for n in names)  # noqa: PTH118
 
 
 def is_locked(lock: str) -> bool | None:

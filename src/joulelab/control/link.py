@@ -7,13 +7,14 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from joulelab.control.leftovers import DEFAULT_STATE, STATE
+from joulelab.control.leftovers import DEFAULT_STATE, LOCKS, STATE, TWIN
 from joulelab.control.protocol import LineBuffer, encode_message
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.process_identity import read_start_ticks
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 CAPD = "JOULELAB_CAPD"
 SOCKET = "/run/joulelab/capd.sock"
-TWIN = "JOULELAB_TWIN"
 EXIT_WAIT_S = 5.0
 SEND_TIMEOUT_S = 10.0
+CONNECT_WAIT_S = 1  # in the queue of a capd that many clients ask at once
 # These ask a keeper to restore and end; they are blocked until its handlers are installed.
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -95,8 +96,9 @@ def start_keeper(environ: Mapping[str, str], *, guarded: bool = False) -> tuple[
 
 
 def _make_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Make the environment in which a keeper finds the joulelab that started it, and the same state folder."""
-    return add_import_path({**environ, STATE: os.path.abspath(environ.get(STATE) or DEFAULT_STATE)})  # noqa: PTH100
+    """Make the environment in which a keeper finds the joulelab that started it, and the same folders."""
+    folders = {STATE: environ.get(STATE) or DEFAULT_STATE, LOCKS: environ.get(LOCKS)}
+    return add_import_path({**environ, **{k: os.path.abspath(v) for k, v in folders.items() if v}})  # noqa: PTH100
 
 
 class KeeperLink:
@@ -209,17 +211,23 @@ class CapdUnavailable(JoulelabError):
 
 
 def connect_keeper(
-    environ: Mapping[str, str], *, direct: bool = False, capd: bool = False, guarded: bool = False
+    environ: Mapping[str, str],
+    *,
+    direct: bool = False,
+    capd: bool = False,
+    guarded: bool = False,
+    patient: bool = True,
 ) -> KeeperLink:
     """Connect to capd if it is wanted and listens, else start a keeper of our own. Raises JoulelabError.
 
     Root and twins do not need capd, unless JOULELAB_CAPD is set. `direct`: never capd. `capd`: nothing else, raises
-    CapdUnavailable. `guarded`: see `start_keeper`; capd, which is started again, needs no guard.
+    CapdUnavailable. `guarded`: see `start_keeper`; capd, which is started again, needs no guard. `patient`: if many
+    clients ask capd at once, wait a second for our turn.
     """
     if not direct and (capd or environ.get(CAPD) or not (os.geteuid() == 0 or environ.get(TWIN))):
         path = environ.get(CAPD) or SOCKET
         try:
-            return KeeperLink(_connect_socket(path))
+            return KeeperLink(_connect_socket(path, patient=patient))
         except (FileNotFoundError, ConnectionRefusedError, PermissionError) as error:
             if capd:
                 what, code = "capd is not running", "error.capd-unavailable"
@@ -228,9 +236,11 @@ def connect_keeper(
     return KeeperLink(*start_keeper(environ, guarded=guarded))
 
 
-def _connect_socket(path: str) -> socket.socket:
+def _connect_socket(path: str, *, patient: bool) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(SEND_TIMEOUT_S)
+    # A call that blocks waits its turn while the queue of capd is full; one with a timeout of Python fails at once.
+    sock.setblocking(patient)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_WAIT_S, 0))
     try:
         sock.connect(path)
     except (FileNotFoundError, ConnectionRefusedError, PermissionError):
@@ -238,6 +248,7 @@ def _connect_socket(path: str) -> socket.socket:
         raise
     except OSError as error:
         sock.close()
+        why = "too many clients wait for it" if isinstance(error, BlockingIOError) else str(error)
         advice, code = "systemctl status joulelab-capd", "error.capd-no-answer"
-        raise JoulelabError("capd does not answer", where=path, why=str(error), next=advice, code=code) from error
+        raise JoulelabError("capd does not answer", where=path, why=why, next=advice, code=code) from error
     return sock

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulelab.control.leftovers import JOURNAL, LOCK, get_caps_folder, is_locked
+from joulelab.control.leftovers import JOURNAL, LOCK, LOCKS, STATE, TWIN, get_caps_folder, get_locks_folder, is_locked
 from joulelab.core.clock import NS, read_boot_id, read_utc_ns
 from joulelab.core.errors import Refused, StoreError
-from joulelab.core.process_identity import read_start_ticks
+from joulelab.core.process_identity import PROC, read_start_ticks
 from joulelab.core.setting import GET_PERMISSION
 from joulelab.store import safe_files
 from joulelab.store.documents import decode_json
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 LOG_BYTES = 64 * 1024
 MAX_JOURNAL_BYTES = 1 << 20
+HOST_PIDS = "pid:[4026531836]"  # the first pid namespace of every kernel (PROC_PID_INIT_INO in proc_ns.h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +79,18 @@ class DeviceBusy(Refused):
 
 
 class DeviceLock:
-    """Hold a lock file until it is closed; the file names the holder."""
+    """Hold a lock file until it is closed; the file names the holder as long as its journal exists."""
 
-    def __init__(self, path: Path, holder: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, journal: Path | None = None) -> None:
         """Take the lock without waiting. Raises BlockingIOError if another process has it, OSError."""
+        self._journal = journal
+        self._is_named = False
         self._fd = _lock_file(path)
-        self.write_holder(holder)
 
     def write_holder(self, holder: Mapping[str, Any]) -> None:
         """Write the name of the holder into the file; if the disk is full, the name is missing, but the lock holds."""
         text = json.dumps(dict(holder)).encode() + b"\n"
+        self._is_named = True
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, text, 0)
@@ -95,6 +98,9 @@ class DeviceLock:
     def close(self) -> None:
         """Release the lock; releasing twice is harmless."""
         if self._fd >= 0:
+            if self._is_named and self._journal is not None and not os.path.lexists(self._journal):
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
 
@@ -117,23 +123,54 @@ def _lock_file(path: Path) -> int:
 
 
 class StateFolder:
-    """Lock devices of this machine, and read and write their journals. The folder is created at the first write."""
+    """Lock devices of this machine, and read and write their journals. The folders are created at the first write.
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    `path` has the journals. `locks` has the locks: it is the same folder unless JOULELAB_STATE moves the journals.
+    """
+
+    def __init__(self, environ: Mapping[str, str], *, proc: Path = PROC) -> None:
         self.path = Path(get_caps_folder(environ))
+        self.locks = Path(get_locks_folder(environ))
+        self._proc = proc
+        # A folder for locks that somebody chose is shared by those who have to.
+        self._is_host_needed = not (environ.get(TWIN) or environ.get(LOCKS))
 
     def lock_device(self, device: str, holder: Mapping[str, Any], scope: str) -> DeviceLock:
-        """Lock a device. Raises DeviceBusy with its holder, Refused if the folder cannot be written."""
+        """Lock a device. Raises DeviceBusy with its holder, Refused if a folder cannot be written or is not shared."""
+        folder = self.path
         try:
-            safe_files.make_folder(self.path)
-            safe_files.check_folder(self.path, os.geteuid())
-            return DeviceLock(self._get_path(device, LOCK), holder)
+            for folder in dict.fromkeys((self.locks, self.path)):
+                safe_files.make_folder(folder)
+                safe_files.check_folder(folder, os.geteuid())
+                if self._is_host_needed and not is_shared_with_host(folder, self._proc):
+                    raise _explain_private_folder(folder, scope)
+            lock = DeviceLock(self.get_lock_path(device), self.get_journal_path(device))
         except BlockingIOError:
             text = format_holder(self._read_holder(device) or {})
             advice, code = "wait until it ends: joulelab cap status", "refused.device-busy"
             raise DeviceBusy(f"held by {text}", where=scope, next=advice, code=code) from None
         except OSError as error:
-            raise self._explain_write_error(error, scope) from error
+            raise self._explain_write_error(error, folder, scope) from error
+        try:
+            self._check_former_holder(device, scope)
+        except BaseException:
+            lock.close()
+            raise
+        elsewhere = {} if self.path == self.locks else {"notes": str(self.path), "boot": read_boot_id()}
+        lock.write_holder({**holder, **elsewhere})
+        return lock
+
+    def _check_former_holder(self, device: str, scope: str) -> None:
+        """Raise Refused if a killed keeper left its journal of this device in another folder than ours."""
+        former = self._read_holder(device) or {}
+        notes = Path(str(former.get("notes", self.locks)))
+        if notes == self.path or former.get("boot", read_boot_id()) != read_boot_id():  # a reboot ends caps
+            return
+        if not notes.is_dir() or os.path.lexists(notes / self.get_journal_path(device).name):
+            advice = f"{STATE}={notes.parent} joulelab cap restore; if that folder is gone for good, "
+            advice += f"set the cap by hand, then remove {self.get_lock_path(device)}"
+            what, why = "a cap was left behind on it", f"a killed keeper noted it in {notes}"
+            raise Refused(what, where=scope, why=why, next=advice, code="refused.leftover-elsewhere")
 
     def write_journal(self, journal: CapJournal) -> None:
         """Write a journal so that it survives a power loss; needs the lock. Raises Refused: no journal, no cap."""
@@ -141,7 +178,7 @@ class StateFolder:
         try:
             safe_files.replace_file(self.get_journal_path(journal.device), text, sync=True, mode=0o644)
         except OSError as error:
-            raise self._explain_write_error(error, journal.scope) from error
+            raise self._explain_write_error(error, self.path, journal.scope) from error
 
     def read_journal(self, device: str) -> CapJournal | None:
         """Read the journal of a device, None if it has none. Raises StoreError for one that cannot be used."""
@@ -181,7 +218,11 @@ class StateFolder:
 
     def get_journal_path(self, device: str) -> Path:
         """Return the path of a device's journal."""
-        return self._get_path(device, JOURNAL)
+        return self._get_path(self.path, device, JOURNAL)
+
+    def get_lock_path(self, device: str) -> Path:
+        """Return the path of a device's lock."""
+        return self._get_path(self.locks, device, LOCK)
 
     def inspect_device(self, device: str) -> tuple[dict[str, Any] | None, CapJournal | None]:
         """Return the holder of a device, or else its left-over journal. Needs neither lock nor root.
@@ -189,7 +230,7 @@ class StateFolder:
         Raises StoreError.
         """
         journal = self.read_journal(device)
-        locked = is_locked(str(self._get_path(device, LOCK)))
+        locked = is_locked(str(self.get_lock_path(device)))
         if locked is None:  # this user may not look: see whether the process that wrote the journal lives
             here = journal if journal is not None and journal.is_from_this_boot else None
             locked = here is not None and read_start_ticks(here.pid) == here.ticks
@@ -210,18 +251,20 @@ class StateFolder:
                 newest = file.read()[-LOG_BYTES // 2 :].partition(b"\n")[2]
             safe_files.replace_file(path, newest + line, sync=True, mode=0o644)
 
-    def _get_path(self, device: str, ending: str) -> Path:
+    @staticmethod
+    def _get_path(folder: Path, device: str, ending: str) -> Path:
         name = urllib.parse.quote(device, safe=":")
-        return self.path / f"{'%2E' + name[1:] if name.startswith('.') else name}{ending}"
+        return folder / f"{'%2E' + name[1:] if name.startswith('.') else name}{ending}"
 
     def _read_holder(self, device: str) -> dict[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):
-            holder = decode_json(safe_files.read_regular(self._get_path(device, LOCK), MAX_JOURNAL_BYTES, follow=False))
+            holder = decode_json(safe_files.read_regular(self.get_lock_path(device), MAX_JOURNAL_BYTES, follow=False))
             return holder if isinstance(holder, dict) else None
         return None
 
-    def _explain_write_error(self, error: OSError, scope: str) -> Refused:
-        elsewhere = "or set JOULELAB_STATE to a folder on another disk"
+    def _explain_write_error(self, error: OSError, folder: Path, scope: str) -> Refused:
+        variable = STATE if folder == self.path else LOCKS
+        elsewhere = f"or set {variable} to a folder on another disk, for all users and containers"
         writable, code = f"make it writable, {elsewhere}", "refused.state-not-writable"
         advice = GET_PERMISSION if os.geteuid() else writable
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -231,7 +274,37 @@ class StateFolder:
         elif isinstance(error, safe_files.UntrustedPlace):
             advice, code = error.next, "refused.state-untrusted"
         what, why = f"{scope} is not capped: its original cap cannot be saved", error.strerror or str(error)
-        return Refused(what, where=str(self.path), why=why, next=advice, code=code)
+        return Refused(what, where=str(folder), why=why, next=advice, code=code)
+
+
+def is_shared_with_host(folder: Path, proc: Path = PROC) -> bool:
+    """Return whether a folder is the host's own: outside of containers it is, inside if mounted at its host's path.
+
+    Nothing but files is shared by containers: abstract sockets belong to a network namespace, and nodes such as
+    /dev/nvidia0 are often made anew for each container. What cannot be seen counts as shared.
+    """
+    folder = folder.resolve()
+    try:
+        pids = str((proc / "self" / "ns" / "pid").readlink())
+        if pids == HOST_PIDS:  # a container with --pid=host is told by the root folder of the first process
+            return os.path.samestat(folder.stat(), (proc / "1" / "root" / str(folder)[1:]).stat())
+        mounts = (proc / "self" / "mountinfo").read_text(errors="replace")
+    except FileNotFoundError:
+        return not (proc / "1").exists()
+    except OSError:
+        return True
+    # The mounted folder inside its file system, and where it is mounted; a later mount hides earlier ones.
+    pairs = reversed([line.split()[3:5] for line in mounts.splitlines()])
+    root, place = max((pair for pair in pairs if folder.is_relative_to(pair[1])), key=lambda pair: len(pair[1]))
+    return place != "/" and root != "/" and (place.endswith(root) or root.endswith(place))
+
+
+def _explain_private_folder(folder: Path, scope: str) -> Refused:
+    what = f"{scope} is not capped: this container has a {folder} of its own"
+    why = "its original cap would be lost with the container, and other containers could cap it at the same time"
+    place = folder.parent
+    advice = f"mount the host's folder (docker run -v {place}:{place}), or ask the host's capd: docs/how-to/caps.md"
+    return Refused(what, where="caps", why=why, next=advice, code="refused.state-not-shared")
 
 
 def advise_manual_reset(path: Path) -> str:

@@ -71,7 +71,7 @@ def command(words: tuple[str, ...], limit: float, at_most: int, as_json: bool, r
         what = "name the runs, or a command after --, not both" if after else "name a run, or a command after --"
         raise UsageError("gate-runs", f"{what}: joulelab gate BASELINE -- CMD")
     site = load_current_site()
-    baseline = _load_group("A", words[:1], runs, site)
+    baseline = _load_group("baseline", words[:1], runs, site)
     if after:
         found = _repeat_command(after, baseline, limit, at_most, runs, site, _list_options(given))
     else:
@@ -100,7 +100,7 @@ def _judge_runs(baseline: RunGroup, words: Sequence[str], limit: float, runs: Pa
     from joulelab.analysis.cell_comparison import INTERVAL_LEVEL
     from joulelab.report.gate_output import judge_groups
 
-    current = _load_group("B", words, runs, site)
+    current = _load_group("new", words, runs, site)
     both = {run.run for run in baseline.runs} & {run.run for run in current.runs}
     if both:
         raise UsageError("same-run", f"run {min(both)} is in the baseline, too; name each run once")
@@ -124,7 +124,7 @@ def _repeat_command(
     results: list[Result] = []
     while True:
         results.append(_measure_command(words, runs, options).with_site(site))
-        current = RunGroup("B", " ".join(words), tuple(results))
+        current = RunGroup("new", " ".join(words), tuple(results))
         found = judge_groups(baseline, current, limit, find_look_level(len(results), at_most))
         print_notice(word_progress(found, at_most))
         is_early = len(results) < FEWEST_REPEATS and found.samples[1] is not None

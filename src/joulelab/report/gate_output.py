@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulelab.analysis.energy_gate import GateVerdict, judge_rise
-from joulelab.analysis.study_cells import Note
-from joulelab.core.quantity import COVERAGE_FACTOR, Quantity
+from joulelab.analysis.cell_comparison import make_samples
+from joulelab.analysis.energy_gate import FEWEST_REPEATS, GateVerdict, judge_rise
+from joulelab.analysis.study_cells import Note, compute_means
 from joulelab.report.comparison import lay_out_notes
 from joulelab.report.format import format_duration
-from joulelab.report.group_comparison import list_group_notes, make_energy_samples
+from joulelab.report.group_comparison import list_group_notes, make_group_cells
 from joulelab.report.messages import COMPARISON, set_command_apart, word_note
 from joulelab.report.tables import make_table, scale_column
 from joulelab.report.terminal import BLANK_LINE, TextLine
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from joulelab.analysis.cell_comparison import RepeatSample
+    from joulelab.core.quantity import Quantity
     from joulelab.report.group_comparison import RunGroup
     from joulelab.report.tables import Table
     from joulelab.report.terminal import TextBlock
@@ -32,7 +33,8 @@ class GateReport:
 
     baseline: RunGroup
     current: RunGroup
-    samples: tuple[RepeatSample | None, RepeatSample | None]
+    samples: tuple[RepeatSample | None, ...]
+    means: tuple[Quantity | None, ...]
     verdict: GateVerdict
     limit: float
     per: str | None = None
@@ -51,7 +53,9 @@ class GateReport:
             numbers |= {"change": verdict.figure - 1, "low": verdict.interval[0] - 1, "high": verdict.interval[1] - 1}
         texts = {"per": self.per.removesuffix("s")} if self.per else {}
         code = verdict.decision.replace(" ", "-")
-        case = "no-energy" if None in self.samples else verdict.reason
+        case = "no-energy" if None in self.samples else str(verdict.reason)
+        if verdict.decision == "above" and numbers["low"] <= self.limit:
+            case = "possible"
         return Note(f"gate-{code}.{case}" if case else f"gate-{code}", numbers, texts)
 
     def to_json(self) -> dict[str, Any]:
@@ -82,15 +86,19 @@ class GateReport:
 
 def judge_groups(baseline: RunGroup, current: RunGroup, limit: float, level: float) -> GateReport:
     """Decide whether the runs of a group need more energy than those of the baseline."""
-    (first, second), per = make_energy_samples(baseline, current)
-    if first is None or second is None:
-        return GateReport(baseline, current, (first, second), GateVerdict("undecided"), limit, per)
-    return GateReport(baseline, current, (first, second), judge_rise(second, first, limit, level), limit, per)
+    cells, per = make_group_cells(baseline, current)
+    first, second = samples = tuple(make_samples(cell, per).get("energy") for cell in cells)
+    found = (compute_means(cell, per) for cell in cells)
+    means = tuple(None if each is None else each.energy for each in found)
+    verdict = GateVerdict("undecided")
+    if first is not None and second is not None:
+        verdict = judge_rise(second, first, limit, level)
+    return GateReport(baseline, current, samples, means, verdict, limit, per)
 
 
 def word_progress(found: GateReport, at_most: int) -> str:
     """Return one line about the runs so far: `run 4 of at most 10: +1.2 % (-0.8 % to +3.2 %)`."""
-    numbers = found.note.numbers
+    numbers = found.note.numbers if len(found.current.runs) >= FEWEST_REPEATS else {}
     note = Note("gate-progress", {"runs": len(found.current.runs), "at_most": at_most, **numbers})
     return word_note(note, COMPARISON)
 
@@ -107,20 +115,9 @@ def lay_out_gate(found: GateReport) -> list[TextBlock]:
 
 def make_gate_table(found: GateReport) -> Table:
     """Return a row for each group: number of runs, mean energy with its interval, mean time."""
-    means = [None if sample is None else _make_mean(sample) for sample in found.samples]
     unit = f"J/{found.per.removesuffix('s')}" if found.per else "J"
     rows = []
-    for name, group, mean in zip(("baseline", "now"), (found.baseline, found.current), means, strict=True):
+    for group, mean in zip((found.baseline, found.current), found.means, strict=True):
         seconds = sum(run.duration_s for run in group.runs) / len(group.runs)
-        rows.append((name, len(group.runs), mean, format_duration(seconds), group.words))
-    return make_table(("", "runs", scale_column("energy", unit, means), "time", "chosen by"), rows, left=(0, 4))
-
-
-def _make_mean(sample: RepeatSample) -> Quantity:
-    """Return the mean with its scatter and the errors of the meters; unknown if one of them is."""
-    half, meter = sample.half_width, sample.meter
-    terms = {
-        "repeats:": (half or 0.0) / COVERAGE_FACTOR,
-        "meters:": (meter or 0.0) * abs(sample.mean) / COVERAGE_FACTOR,
-    }
-    return Quantity(sample.mean, terms, known=half is not None and meter is not None)
+        rows.append((group.letter, len(group.runs), mean, format_duration(seconds), group.words))
+    return make_table(("", "runs", scale_column("energy", unit, found.means), "time", "chosen by"), rows, left=(0, 4))

@@ -158,11 +158,10 @@ def compare_groups(a: RunGroup, b: RunGroup) -> GroupComparison:
     return GroupComparison(a, b, tuple(figures), tuple(notes), summary.lines[0].per)
 
 
-def make_energy_samples(a: RunGroup, b: RunGroup) -> tuple[list[RepeatSample | None], str | None]:
-    """Return the energies of both groups by their runs, per unit of work if amounts of work differ, and this work."""
+def make_group_cells(a: RunGroup, b: RunGroup) -> tuple[list[Cell], str | None]:
+    """Return a cell for each group, and the work to compare them per unit of, if amounts of work differ."""
     _, cells = _make_cells(a, b)
-    per = find_cell_lines(cells, {KNOB: a.letter})[0].per
-    return [make_samples(cell, per).get("energy") for cell in cells], per
+    return cells, find_cell_lines(cells, {KNOB: a.letter})[0].per
 
 
 def list_group_notes(a: RunGroup, b: RunGroup) -> list[str]:

@@ -113,8 +113,10 @@ def finish_journal(setter: Setter, journal: CapJournal, state: StateFolder) -> C
     try:
         state.remove_journal(journal.device)
     except OSError as error:
-        message = f"{outcome.message}; the journal cannot be removed ({error.strerror})"
-        return msgspec.structs.replace(outcome, message=message)
+        path = state.get_journal_path(journal.device)
+        message = f"{outcome.message}; its journal {path} cannot be removed ({error.strerror})"
+        message += "; make its folder writable, then type: joulelab cap restore"
+        return msgspec.structs.replace(outcome, message=message, keeps_journal=True)
     return outcome
 
 

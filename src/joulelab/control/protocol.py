@@ -79,10 +79,11 @@ class HeldCap(_Answer, frozen=True):
     unit: str
 
 
-class CapOutcome(_Answer, frozen=True, rename={"message": "said"}):
+class CapOutcome(_Answer, frozen=True, omit_defaults=True, rename={"message": "said"}):
     """Describe how a cap ended: `restored`, `as found`, `left`, `failed`. Values in `unit`, None if unset or unread.
 
     `left`: another program had changed the cap, which was not touched. `failed`: the journal stays for the next try.
+    `keeps_journal`: the journal of a cap that is restored could not be removed.
     """
 
     scope: str
@@ -92,6 +93,7 @@ class CapOutcome(_Answer, frozen=True, rename={"message": "said"}):
     now: float | None
     unit: str
     message: str = ""
+    keeps_journal: bool = False
 
 
 class CapDevice(_Answer, frozen=True):

@@ -58,8 +58,8 @@ class HttpClient:
     """Ask one server; `close` ends the session and the connection, and twice is harmless. For one thread.
 
     `verify` is True, False or the path of a CA file; `fingerprint` (SHA-256 of the server's certificate) replaces it.
-    `timeout_s` bounds each request as a whole, a log-in that it needs included (only a head that comes byte by byte may
-    stretch it).
+    `timeout_s` bounds each request as a whole, a log-in that it needs included. `received_b` counts the bytes of all
+    answers.
     """
 
     def __init__(
@@ -84,6 +84,8 @@ class HttpClient:
         self._verify = verify
         self._token: tuple[str, str] | None = None  # the session's token, and its address
         self._deadline_ns = 0
+        self.received_b = 0
+        self._date = ""  # when the server sent its last answer, by its own clock
         self._client = self._make_client()
 
     def __enter__(self) -> Self:
@@ -138,6 +140,15 @@ class HttpClient:
             self._log_in()
             answer = self._exchange(method, path, params, body)
         return answer
+
+    def read_server_utc_ns(self) -> int | None:
+        """Return when the server sent its last answer, by its own clock (UTC); None if it did not say."""
+        from email.utils import parsedate_to_datetime
+
+        try:
+            return round(parsedate_to_datetime(self._date).timestamp() * NS)
+        except (ValueError, TypeError, OverflowError):
+            return None
 
     def close(self) -> None:
         """End the session on the server and the connection."""
@@ -211,9 +222,11 @@ class HttpClient:
     def _send_request(self, method: str, url: str, params: Mapping[str, str] | None, body: Any) -> Answer:
         budget: dict[str, float | None] = {}
 
-        def renew_budget(*_: object) -> None:  # each step of the exchange gets the rest of the whole time
-            left = max((self._deadline_ns - monotonic_ns()) / NS, _LEAST_S)
+        def renew_budget(event: str = "", info: Mapping[str, Any] | None = None) -> None:
+            left = self._get_time_left_s()  # each step of the exchange gets the rest of the whole time
             budget.update(connect=left, read=left, write=left, pool=left)
+            if event in ("connection.connect_tcp.complete", "connection.start_tls.complete") and info is not None:
+                self._bound_reads(info["return_value"])
 
         renew_budget()
         headers = {"Accept": "application/json", **self._headers}
@@ -228,11 +241,27 @@ class HttpClient:
             data = bytearray()
             for chunk in response.iter_bytes():
                 data += chunk
+                self.received_b += len(chunk)
                 if len(data) > self._limit_b:
                     raise self._fail("its answer is too long", f"above {self._limit_b} bytes", "too-long")
                 if monotonic_ns() > self._deadline_ns:
                     raise self._time_out()
+            self._date = response.headers.get("date", "")
             return Answer(response.status_code, {k.lower(): v for k, v in response.headers.items()}, bytes(data))
+
+    def _get_time_left_s(self) -> float:
+        return max((self._deadline_ns - monotonic_ns()) / NS, _LEAST_S)
+
+    def _bound_reads(self, stream: Any) -> None:
+        """Let each read of a connection end with the request: a head that comes byte by byte is many reads."""
+        plain_read = stream.read
+
+        def read_in_time(max_bytes: int, timeout: float | None = None) -> bytes:
+            left = self._get_time_left_s()
+            data: bytes = plain_read(max_bytes, timeout=left if timeout is None else min(timeout, left))
+            return data
+
+        stream.read = read_in_time
 
     def _check_status(self, answer: Answer, path: str) -> None:
         """Raise the error that a status stands for."""

@@ -170,7 +170,7 @@ class RunCaps:
         try:
             for each in caps.release():
                 self._recording.event("cap-restored", **each.to_json())
-                if each.outcome in ("left", "failed"):
+                if each.outcome in ("left", "failed") or each.keeps_journal:
                     self._recording.problems.append(each.message)
         except JoulelabError as error:
             self._recording.problems.append(str(error))

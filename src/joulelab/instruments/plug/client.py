@@ -29,6 +29,7 @@ SHELLY_COMPONENTS = {
 }
 CONTRADICTED = ("read-failed.turned-clamp", "read-failed.zero-power")
 MESSAGE_BYTES = 65_536
+PACKET_BYTES = 2 * MESSAGE_BYTES  # a larger one ends the connection before it is read
 KEEPALIVE_S = 15
 STALE_PERIODS = 3  # without a message, after which a plug that publishes has no reading
 
@@ -201,6 +202,35 @@ def _refuse_answer(why: str) -> ReadFailed:
     return ReadFailed("the plug gives no reading", why=why, next="it is tried again", code="read-failed.wrong-answer")
 
 
+def _make_bounded_client(label: str) -> Client:
+    """Return a client of paho whose memory a broker cannot fill. Raises MissingDependency.
+
+    Plain paho takes packets of up to 256 MB, and keeps 65,535 messages that are announced as QoS 2 until the broker
+    releases them. We subscribe with QoS 0: a broker that sends anything else loses the connection, and another one is
+    opened later.
+    """
+    try:
+        from paho.mqtt.client import Client
+        from paho.mqtt.enums import CallbackAPIVersion, MessageType, MQTTErrorCode
+    except ImportError as error:
+        what, advice = "paho-mqtt is not installed", "pip install 'joulelab[mqtt]'"
+        raise MissingDependency(what, where=label, next=advice, code="missing-dependency.paho") from error
+
+    class BoundedClient(Client):
+        def _sock_recv(self, bufsize: int) -> bytes:
+            if bufsize > PACKET_BYTES:  # paho asks for the whole rest of a packet
+                raise ConnectionAbortedError("the broker sends a packet that is too long")
+            return super()._sock_recv(bufsize)
+
+        def _packet_handle(self) -> MQTTErrorCode:
+            header = self._in_packet["command"]
+            if header & 0xF0 == MessageType.PUBLISH and header & 0x06:
+                return MQTTErrorCode.MQTT_ERR_PROTOCOL
+            return super()._packet_handle()
+
+    return BoundedClient(CallbackAPIVersion.VERSION2)
+
+
 class MqttListener:
     """Hold the newest message of some topics, over a connection to a broker that comes back by itself (paho-mqtt)."""
 
@@ -216,18 +246,12 @@ class MqttListener:
         label: str = "mqtt",
     ) -> None:
         """Connect and subscribe. Raises ReadFailed, Denied, MissingDependency."""
-        try:
-            from paho.mqtt.client import Client
-            from paho.mqtt.enums import CallbackAPIVersion
-        except ImportError as error:
-            what, advice = "paho-mqtt is not installed", "pip install 'joulelab[mqtt]'"
-            raise MissingDependency(what, where=label, next=advice, code="missing-dependency.paho") from error
         self._place, self._topics = f"{host}:{port}", tuple(topics)
         self._latest: tuple[bytes, int] | None = None
         self._arrived = threading.Condition()
         self._answered = threading.Event()
         self._refusal = ""
-        self._client = Client(CallbackAPIVersion.VERSION2)
+        self._client = _make_bounded_client(label)
         self._client.connect_timeout = timeout_s
         self._client.reconnect_delay_set(1, 10)
         if user:

@@ -120,6 +120,7 @@ class PrometheusMeter:
                 now = read_utc_ns()
                 self._client.start_deadline()
                 self._latest = [_pick_newest(q, self._read_recent(q, now)) for q in self._settings.queries]
+                self._client.check_clocks(read_utc_ns())
             except MeterError as error:
                 self._failure = error
         self._served.add(stream.name)

@@ -18,6 +18,7 @@ MS = 1_000_000
 PAGE_MS = 3_600_000
 POINTS = 10_000  # of one series in one answer; servers refuse more than 11,000
 DAY_NS = 86_400 * NS
+MOST_APART_S = 30.0  # the clocks of two hosts; a quarter of the usual lookback_s
 REFUSED_QUERY = ("parse error", "error parsing", "unparsed data")
 
 
@@ -89,6 +90,18 @@ class PrometheusClient:
     def start_deadline(self) -> None:
         """Let all requests from now on share one time limit; without a call each has its own."""
         self._deadline_ns = monotonic_ns() + round(self._whole_s * NS)
+
+    def check_clocks(self, now_ns: int) -> None:
+        """Raise ReadFailed if the last answer came at another time by the clock of the server than by ours (UTC).
+
+        We ask for samples by our clock: one that is wrong would get those of another time.
+        """
+        server_ns = self._client.read_server_utc_ns()
+        apart_s = 0.0 if server_ns is None else (now_ns - server_ns) / NS
+        if abs(apart_s) > MOST_APART_S:
+            what, code = "the clocks of this host and of the server differ", "read-failed.clocks-differ"
+            why, advice = f"by {abs(apart_s):.0f} s", "set both by NTP: chronyc tracking"
+            raise ReadFailed(what, where=self.label, why=why, next=advice, code=code)
 
     def close(self) -> None:
         """Close the connection."""

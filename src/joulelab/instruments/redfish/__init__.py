@@ -66,7 +66,8 @@ def open_meter(config: Mapping[str, Any], tap: Callable[[HttpClient], HttpClient
     wanted = _read_wanted(config, label)
     client = tap(open_client(config)) if tap else open_client(config)
     try:
-        found, missing = plan_readings(Walker(client.get_json, read_root(client)), wanted)
+        walker = Walker(client.get_json, read_root(client), count_bytes=lambda: client.received_b)
+        found, missing = plan_readings(walker, wanted)
     except JoulelabError as error:
         client.close()
         error.where = error.where or label

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from tests.campaign.families import is_alive, kill_at_once, list_family, read_words
 from tests.cli.capped import FOUND_W, CapBench
 from tests.plan.when.run_plans import PAUSE, RUN, make_plan
 from tests.waiting import until
@@ -56,18 +57,15 @@ class Round:
 
     def family(self) -> list[psutil.Process]:
         """Return joulelab and everything it started that still runs."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one = psutil.Process(self.pid)
-            return [one, *one.children(recursive=True)]
-        return []
+        return list_family(self.pid)
 
     def keepers(self) -> list[psutil.Process]:
         """Return the keepers; their guards, which are there for the death of a keeper, do not count."""
-        named = {one: _words(one) for one in self.family()}
+        named = {one: read_words(one) for one in self.family()}
         return [one for one, words in named.items() if "joulelab.control" in words and "joulelab-guard" not in words]
 
     def job(self) -> list[psutil.Process]:
-        return [one for one in self.family() if "sleep" in _words(one)[:1] or JOB in _words(one)]
+        return [one for one in self.family() if "sleep" in read_words(one)[:1] or JOB in read_words(one)]
 
     def close(self) -> None:
         """Hang up the terminal; closing twice is harmless."""
@@ -83,34 +81,18 @@ def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def _words(process: psutil.Process) -> list[str]:
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-        return process.cmdline()
-    return []
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def _kill(processes: list[psutil.Process]) -> None:
-    """Kill processes at one moment: none of them sees another one end."""
-    for act in ("suspend", "kill"):
-        for one in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                getattr(one, act)()
-
-
 def _kill_keepers(one: Round, draw: random.Random) -> None:
     keepers = one.keepers()
-    _kill(draw.sample(keepers, draw.randint(1, len(keepers))) if keepers else [])
+    kill_at_once(draw.sample(keepers, draw.randint(1, len(keepers))) if keepers else [], stop_first=True)
 
 
 def _kill_all_parts(one: Round, _: random.Random) -> None:
-    recorders = [each for each in one.family() if "joulelab.recorder" in _words(each)]
-    _kill([*recorders, *one.keepers(), psutil.Process(one.pid)])
+    recorders = [each for each in one.family() if "joulelab.recorder" in read_words(each)]
+    kill_at_once([*recorders, *one.keepers(), psutil.Process(one.pid)], stop_first=True)
+
+
+def _kill_supervisor_and_keepers(one: Round, _: random.Random) -> None:
+    kill_at_once([*one.keepers(), psutil.Process(one.pid)], stop_first=True)
 
 
 def _send(number: int) -> Callable[[Round, random.Random], None]:
@@ -120,7 +102,7 @@ def _send(number: int) -> Callable[[Round, random.Random], None]:
 WAYS: dict[str, Callable[[Round, random.Random], None]] = {
     "supervisor -9": lambda one, _: one.process.kill(),
     "keepers -9": _kill_keepers,
-    "supervisor, keepers -9": lambda one, _: _kill([*one.keepers(), psutil.Process(one.pid)]),
+    "supervisor, keepers -9": _kill_supervisor_and_keepers,
     "all but the job -9": _kill_all_parts,
     "SIGINT": _send(signal.SIGINT),
     "SIGTERM": _send(signal.SIGTERM),
@@ -130,7 +112,7 @@ WAYS: dict[str, Callable[[Round, random.Random], None]] = {
 }
 
 
-def _strike_once(bench: CapBench, draw: random.Random, way: str, found: Counter[str]) -> list[str]:
+def strike_plan(bench: CapBench, draw: random.Random, way: str, found: Counter[str]) -> list[str]:
     """Run one plan and strike it; return the problems."""
     one = Round(bench)
     known: list[psutil.Process] = []
@@ -150,7 +132,7 @@ def _strike_once(bench: CapBench, draw: random.Random, way: str, found: Counter[
             known = list({each.pid: each for each in (*known, *one.family())}.values())
             one.process.send_signal(signal.SIGTERM)
         one.process.wait(120)
-        return _look(bench, known, one)
+        return _list_leftovers(bench, known, one)
     finally:
         one.close()
         for each in {each.pid: each for each in (*known, *one.family())}.values():
@@ -158,15 +140,15 @@ def _strike_once(bench: CapBench, draw: random.Random, way: str, found: Counter[
                 each.kill()
 
 
-def _look(bench: CapBench, known: list[psutil.Process], one: Round) -> list[str]:
+def _list_leftovers(bench: CapBench, known: list[psutil.Process], one: Round) -> list[str]:
     """Wait a moment; return what is left of a plan. Nothing of joulelab is started for it."""
-    job = [each for each in known if "sleep" in _words(each)[:1] or JOB in _words(each)]
+    job = [each for each in known if "sleep" in read_words(each)[:1] or JOB in read_words(each)]
     others = [each for each in known if each not in job]
     conditions = {
         "a stopped process": lambda: not any(is_stopped(each.pid) for each in known),
         "a cap": lambda: bench.caps() == [FOUND_W] * bench.gpus,
         "a journal": lambda: not bench.journals(),
-        "a process of joulelab": lambda: not any(_is_alive(each) for each in others),
+        "a process of joulelab": lambda: not any(is_alive(each) for each in others),
     }
     problems = []
     for what, holds in conditions.items():
@@ -184,7 +166,7 @@ def test_random_kills_leave_no_cap_and_no_stopped_process(tmp_path: Path) -> Non
     with CapBench(tmp_path) as bench:
         for number in range(COUNT):
             way = list(WAYS)[number % len(WAYS)]
-            told = _strike_once(bench, draw, way, found)
+            told = strike_plan(bench, draw, way, found)
             print(f"{number:3} {way:24} {'; '.join(told) or 'nothing left'}", file=sys.stderr, flush=True)
             problems += [f"{number} {way}: {text}" for text in told]
     print(dict(found), file=sys.stderr)

@@ -79,8 +79,32 @@ def test_a_run_whose_end_is_known_by_events_only(folder):
     assert (result.start_ns, result.end_ns) == (ns(START), ns(END))
 
 
-def test_an_event_after_the_last_reading_ends_a_killed_run(folder):
-    node(folder, gpus=1).event(START, "workload").event(22.0, "stop", reason="owner-ended")
+def test_a_killed_run_ends_with_the_last_reading_before_the_kill(folder):
+    """The recorder goes on until it notices: readings and events after the last sign of life are no proof."""
+    node(folder, gpus=1).event(START, "workload").event(21.9, "clock")
+    folder.event(22.0, "stop", reason="owner-ended", alive_ns=ns(15.05))
+    assert ns(14.9) < analyse_run(folder.open()).end_ns <= ns(15.05)
+    folder.event(15.04, "gap", meter="nvml", stream="gpu0")
+    assert analyse_run(folder.open()).end_ns == ns(15.04)
+
+
+def test_an_older_killed_run_ends_with_its_last_reading(folder):
+    node(folder, gpus=1).event(START, "workload").event(21.9, "clock").event(22.0, "stop", reason="owner-ended")
+    assert analyse_run(folder.open()).end_ns == ns(19.9) + 10_000
+
+
+def test_an_older_killed_run_without_readings_ends_with_its_last_event_before_the_stop(folder):
+    folder.event(START, "workload", start_ns=ns(START)).event(21.9, "clock").event(22.0, "stop", reason="owner-ended")
+    assert analyse_run(folder.open()).end_ns == ns(21.9)
+
+
+def test_readings_after_a_stop_are_those_of_another_recorder(folder):
+    node(folder, gpus=1).event(START, "workload").event(10.0, "stop", reason="owner-closed", alive_ns=ns(9.0))
+    assert analyse_run(folder.open()).end_ns == ns(19.9) + 10_000
+
+
+def test_an_event_after_the_last_reading_ends_a_killed_run_whose_recorder_was_killed_too(folder):
+    node(folder, gpus=1).event(START, "workload").event(22.0, "clock")
     assert analyse_run(folder.open()).end_ns == ns(22.0)
 
 

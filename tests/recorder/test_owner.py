@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,9 +34,15 @@ def sleeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_end_is_noticed(sleeper: subprocess.Popen[bytes]) -> None:
     owner = Owner(sleeper.pid, read_start_ticks(sleeper.pid))
+    before = time.monotonic_ns()
     assert not owner.ended()
+    seen = owner.alive_ns
+    assert before <= seen <= time.monotonic_ns()
     sleeper.kill()
+    sleeper.wait()
+    ended = time.monotonic_ns()
     until(owner.ended)
+    assert seen <= owner.alive_ns <= ended
     for fd in owner.fds:
         os.close(fd)
 

@@ -15,9 +15,11 @@ from tests.recorder.driving import SRC
 from tests.run.supervised import DRIVER, Bench, children, gone, recorders_in, started
 from tests.waiting import until
 
+from joulelab.analysis.analyse import find_span
 from joulelab.core.clock import NS
 from joulelab.run.child_process import start_recorder
 from joulelab.store.run_folder import RunState, list_runs, read_run_state
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -289,12 +291,17 @@ def test_kill_9_of_the_supervisor(bench: Bench) -> None:
     until(lambda: started(bench))
     recorder, (workload,) = bench.recorder(), (e["pid"] for e in bench.events("workload"))
     assert recorder in children(process.pid)
+    started_ns = time.monotonic_ns()
+    until(lambda: bench.rows()[-1][1] > started_ns + NS // 5)
     process.kill()
     process.wait()
+    killed_ns = time.monotonic_ns()
     until(lambda: gone(recorder))
     assert not gone(workload)
     assert read_run_state(bench.run_folder) is RunState.KILLED
     assert bench.events("stop")[0]["reason"] == "owner-ended"
+    with open_run(bench.run_folder) as run:
+        assert started_ns < find_span(run, run.events()).end_ns <= killed_ns, "the run ends before it was killed"
     bench.release()
     until((bench.folder / "proof").exists)
     assert json.loads((bench.run_folder / "run.json").read_text())["command"][0] == "sh"

@@ -62,6 +62,7 @@ class Address(click.ParamType[tuple[str, int]]):
     metavar="FILE",
     help="Answer only clients with a certificate of these authorities.",
 )
+@click.option("--name", "names", multiple=True, metavar="NAME", help="Another host name of this machine; repeatable.")
 @click.option("--print", "printed", type=click.Choice(list(FILES)), help="Only print a file for operators.")
 @add_json_option("Print the address as JSON.")
 @config_option
@@ -104,6 +105,7 @@ def _start(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_clients: Path | None,
+    names: tuple[str, ...],
 ) -> tuple[Collector, ScrapeServer, TrapListener | None]:
     """Start all parts; each ends with the stack. Raises JoulelabError."""
     if tls_cert is None and (tls_key or tls_clients):
@@ -118,7 +120,7 @@ def _start(
     jobs = None if no_jobs else _jobs(slurm_node)
     collector = Collector(_plan(chosen, every), jobs=jobs, board=board, tell=_say)
     tls: dict[str, Any] = {"certificate": tls_cert, "key": tls_key, "clients": tls_clients}
-    server = ScrapeServer(Metrics(collector, _watts(config)), *listen, **tls)
+    server = ScrapeServer(Metrics(collector, _watts(config)), *listen, names=names, **tls)
     stack.callback(server.close)
     listener = None if traps is None else stack.enter_context(TrapListener(*traps, board, _addresses(chosen)))
     stack.enter_context(collector)

@@ -246,7 +246,7 @@ class Recorder:
         self._until(lambda: all(t.ended for t in self.threads), GRACE_NS)
         self._summarise()
         self.clock.take()
-        self.events.append({"t": monotonic_ns(), "event": "stop", "reason": reason})
+        self.events.append({"t": monotonic_ns(), "event": "stop", "reason": reason, "alive_ns": self._owner.alive_ns})
         os.eventfd_write(self._stop_writer, 1)
         self._until(lambda: self._flushed, FLUSH_NS)
         asked = next((w.request.id for w in self._waiting if w.request.what == "finish"), None)

@@ -156,6 +156,7 @@ def _read_load(
     from joulelab.serving.load_client import KEY_VARIABLE, Endpoint
     from joulelab.serving.load_plan import PromptSource, TokenLengths, parse_levels, read_prompts, read_trace
     from joulelab.serving.load_steps import LoadTimes
+    from joulelab.store.redact import redact_labels
 
     chosen = [name for name in ("rate", "concurrency", "trace") if given[name] is not None]
     if len(chosen) != 1:
@@ -168,7 +169,7 @@ def _read_load(
     prompts = [] if given["prompts"] is None else read_prompts(given["prompts"], given["api"])
     times = LoadTimes(given["warmup"], given["duration"], given["drain"])
     headers = {name.lower(): value for name, value in given["headers"]}
-    labels = _list_header_labels(headers) | dict(given["labels"])
+    labels = redact_labels(_list_header_labels(headers) | dict(given["labels"]))
     url = given["url"].rstrip("/").removesuffix("/v1")
     if not url.startswith(("http://", "https://")):
         url = f"http://{url}"

@@ -22,7 +22,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "ending.killed": (
         "warning",
-        "joulelab was killed before the workload ended; the figures end at the last reading",
+        "joulelab was killed before the workload ended; the figures end at the last reading before that",
         "",
     ),
     "ending.live": ("note", "the run has not ended; these are the figures so far", ""),

@@ -146,7 +146,7 @@ def _lay_out(found: Verification) -> list[TextBlock]:
 
 # Standards -------------------------------------------------------------------------------------------------------
 
-Levels = tuple[list["StandardRow"], list["StandardRow"]]
+Levels = tuple[list["StandardRow"], list["StandardRow"], bool]  # of EE HPC WG, of MLPerf; whether it is simulated
 
 
 def _find_levels(folder: Path, machine_nodes: int | None, *, is_needed: bool) -> Levels | None:
@@ -160,13 +160,14 @@ def _find_levels(folder: Path, machine_nodes: int | None, *, is_needed: bool) ->
     from joulelab.store.run_folder import read_meta
 
     try:
-        facts = gather_measurement(load_result(folder), read_meta(folder), machine_nodes)
+        result = load_result(folder)
+        facts = gather_measurement(result, read_meta(folder), machine_nodes)
     except JoulelabError:  # it is damaged, or still recording: the verification has the reason
         return None
-    return judge_levels(facts), judge_mlperf(facts)
+    return judge_levels(facts), judge_mlperf(facts), bool(result.twin)
 
 
-def _lay_out_levels(levels: list[StandardRow], rules: list[StandardRow]) -> list[TextBlock]:
+def _lay_out_levels(levels: list[StandardRow], rules: list[StandardRow], is_simulated: bool) -> list[TextBlock]:
     from joulelab.analysis.outside_figures import find_level
     from joulelab.report.messages.verify_messages import ASPECTS, NEEDS
     from joulelab.report.tables import TableRow, make_table
@@ -177,7 +178,8 @@ def _lay_out_levels(levels: list[StandardRow], rules: list[StandardRow]) -> list
     name = f"level {level}" if level else "no level"
     is_open = any(row.level is None for row in levels)
     condition = ", if these nodes are the whole machine" if is_open and level else ""
-    answer = f"EE HPC WG: {name} of 3{condition}. MLPerf sampling: {met} of {len(rules)} rules are met."
+    prefix = "A simulated node; on real hardware this would be: " if is_simulated else ""
+    answer = f"{prefix}EE HPC WG: {name} of 3{condition}. MLPerf sampling: {met} of {len(rules)} rules are met."
     rows = [
         (f"EE HPC WG: {ASPECTS[row.aspect]}", "?" if row.level is None else str(row.level), NEEDS.get(row.needs, ""))
         for row in levels
@@ -202,8 +204,9 @@ def _describe_levels(each: Verification | OutsideReport, levels: dict[Path, Leve
             {"aspect": row.aspect, "level": row.level, "needs": NEEDS.get(row.needs), **row.numbers} for row in rows
         ]
 
-    ours, rules = found
-    return {"ee_hpc_wg": {"level": find_level(ours), "aspects": describe(ours)}, "mlperf": describe(rules)}
+    ours, rules, is_simulated = found
+    levels_of_run = {"level": find_level(ours), "aspects": describe(ours)}
+    return {"ee_hpc_wg": levels_of_run, "mlperf": describe(rules), "simulated": is_simulated}
 
 
 # Figures of others -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,7 @@ OUTSIDE, SUPPLIES = (
 )
 REST_OF_NODE = "the rest of the node (board, fans, local storage, losses of power supplies)"
 AT_WALL = ("node.ac", "rack", "outlet", "psu", "job")
+ACCEPTED_MODELS = re.compile(r"WT ?(210|31\d|33\d|500)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +237,13 @@ def gather_measurement(result: Result, meta: Mapping[str, Any], machine_nodes: i
         mean_w=0.0 if whole is None else whole.mean_w.value,
         nodes=len({one.host for one in counted}),
         machine_nodes=machine_nodes,
-        has_analyzer=bool(meters) and all(use.meter == "analyzer" for use in meters),
+        has_analyzer=bool(meters) and all(_is_accepted_analyzer(use) for use in meters),
     )
+
+
+def _is_accepted_analyzer(use: MeterUse) -> bool:
+    """Return whether a power analyzer is of a kind that MLPerf accepts (mlcommons/power-dev, commit 02f42536)."""
+    return use.meter == "analyzer" and any(ACCEPTED_MODELS.search(model) for model in use.models)
 
 
 def _is_doubt(status: str) -> bool:

@@ -448,14 +448,15 @@ def list_ai_act_facts(facts: StatementFacts) -> list[tuple[str, str, str]]:
     flop = facts.work.get(FLOP)
     hardware = ", ".join(one.text for one in facts.hardware)
     compute = fmt.format_work(flop, FLOP) if flop else "not reported: joulelab.work(FLOP=...)"
-    known = {"measured": "known", "estimated": "estimated", "simulated": "not known: these runs are simulated"}[
-        facts.verb
-    ]
+    energy = format_energy(facts.energy, estimate=facts.is_estimate)
+    answer = f"{'estimated' if facts.is_estimate else 'known'}: {energy}"
+    if facts.methods.simulated:
+        answer = f"not known: these runs are simulated ({energy})"
     parts = f"; it lacks {'; '.join(facts.methods.left_out)}" if facts.methods.left_out else ""
     return [
         ("(d)", "floating-point operations", compute),
         ("(d)", "training time", f"{fmt.format_duration(facts.duration_s)}{f' on {hardware}' if hardware else ''}"),
-        ("(e)", "energy consumption", f"{known}: {format_energy(facts.energy, estimate=facts.is_estimate)}{parts}"),
+        ("(e)", "energy consumption", f"{answer}{parts}"),
     ]
 
 

@@ -145,7 +145,7 @@ class ChartFrame:
 
     Margins follow from the texts in them, so that no text is cut off. Names under the axis are turned if they do not
     fit beside each other; of numbers, some are left out. `extra_top` and `right` reserve room; `is_lying`: the bars are
-    horizontal.
+    horizontal, and `row_names` stand above them.
     """
 
     def __init__(
@@ -161,9 +161,10 @@ class ChartFrame:
         right: float = 0.0,
         extra_top: float = 0.0,
         is_lying: bool = False,
+        row_names: Sequence[str] = (),
     ) -> None:
         self.title, self.description, self.axes = title, description, (x, y)
-        self.width, self.height, self.is_lying = width, height, is_lying
+        self.width, self.height, self.is_lying, self.row_names = width, height, is_lying, row_names
         self.left = measure_left(y)
         self.right = width - max(MARGIN + 8, right)
         room = self.right - self.left
@@ -214,6 +215,9 @@ class ChartFrame:
         if self.is_lying:
             base = self.x(0.0) if x.low <= 0 <= x.high else self.left
             shapes = [draw_line(base, self.top, base, self.bottom, "axis")]
+            for k, name in enumerate(self.row_names):
+                above = self.y(len(self.row_names) - 1 - k) - BAR / 2 - 4
+                shapes.append(draw_text(self.left + 4, above, name, class_="label halo"))
         else:
             base = self.y(0.0) if y.has_grid and y.low <= 0 <= y.high else self.bottom
             shapes = [draw_line(self.left, base, self.right, base, "axis")]
@@ -278,11 +282,13 @@ def draw_shape(name: str, class_: str, tooltip: str = "", **places: float) -> Ht
     return tag(name, title, class_=class_, **{key: format_pixel(value) for key, value in places.items()})
 
 
-def draw_text(x: float, y: float, text: str, *, anchor: str = "start", turn: float = 0.0) -> Html:
+def draw_text(
+    x: float, y: float, text: str, *, anchor: str = "start", turn: float = 0.0, class_: str = "label"
+) -> Html:
     """Draw a text; `anchor` is start, middle or end, `turn` an angle in degrees."""
     at = {"x": format_pixel(x), "y": format_pixel(y), "text_anchor": anchor}
     rotation = f"rotate({format_pixel(turn)} {at['x']} {at['y']})" if turn else None
-    return tag("text", escape_unprintable(text), class_="label", **at, transform=rotation)
+    return tag("text", escape_unprintable(text), class_=class_, **at, transform=rotation)
 
 
 def draw_line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Html:
@@ -367,28 +373,20 @@ def _make_lying_frame(
 ) -> ChartFrame:
     """Make a frame that is as high as its bars need, with room at the right for their texts.
 
-    The names of the bars are at the left, or above the bars if the picture is narrow (`_draw_bar_names`).
+    The names of the bars are at the left, or above the bars if the picture is narrow.
     """
     last = len(chart.bars) - 1  # the first bar is on top
-    labels = [fmt.shorten_middle(bar.label, BAR_LABEL_LETTERS) for bar in chart.bars]
     is_narrow = width <= PHONE_WIDTH
+    letters = int((width - 3 * MARGIN) / LETTER) if is_narrow else BAR_LABEL_LETTERS
+    labels = [fmt.shorten_middle(bar.label, letters) for bar in chart.bars]
     ticks = () if is_narrow else tuple((float(last - k), label) for k, label in enumerate(labels))
     y = ChartAxis("", -0.5, last + 0.5, ticks, has_grid=False)
     right = max((measure_text(b.text) for b in chart.bars), default=0.0) + 18
     top = ChartFrame("", "", x, y, width=width, right=right, keys=keys).top
     height = top + (ROW + (LINE if is_narrow else 0)) * len(chart.bars) + LINE + 12 + (LINE if x.label else 0)
-    return ChartFrame(
-        chart.title, chart.description, x, y, width=width, height=height, right=right, keys=keys, is_lying=True
-    )
-
-
-def _draw_bar_names(frame: ChartFrame, chart: BarChart | StackChart) -> list[Html]:
-    """Draw the names of bars above them in a narrow picture; in others they are at the left."""
-    if frame.width > PHONE_WIDTH:
-        return []
-    letters, last = int((frame.width - frame.left) / LETTER), len(chart.bars) - 1
-    names = [fmt.shorten_middle(bar.label, letters) for bar in chart.bars]
-    return [draw_text(frame.left + 4, frame.y(last - k) - BAR / 2 - 4, name) for k, name in enumerate(names)]
+    names = labels if is_narrow else ()
+    layout: Any = {"width": width, "height": height, "right": right, "keys": keys, "row_names": names}
+    return ChartFrame(chart.title, chart.description, x, y, is_lying=True, **layout)
 
 
 def _make_colour_keys(names: Sequence[str]) -> list[LegendKey]:
@@ -398,7 +396,7 @@ def _make_colour_keys(names: Sequence[str]) -> list[LegendKey]:
 def _draw_bars(chart: BarChart, width: float) -> Html:
     x = make_axis(chart.label, _list_bar_ends(chart), from_zero=not chart.is_dotted, most_ticks=round(width / 110))
     frame = _make_lying_frame(chart, x, [*_make_colour_keys(chart.keys), *_list_mark_keys(chart)], width)
-    shapes = _draw_bar_names(frame, chart)
+    shapes: list[Html] = []
     if chart.level is not None:
         level = frame.x(chart.level)
         shapes.append(draw_line(level, frame.top, level, frame.bottom, "axis"))
@@ -449,7 +447,7 @@ def _draw_stack(chart: StackChart, width: float) -> Html:
     x = make_axis(chart.label, sums, from_zero=True, most_ticks=round(width / 110))
     keys = [LegendKey(name, chart.get_colour(k)) for k, name in enumerate(chart.keys)]
     frame = _make_lying_frame(chart, x, keys, width)
-    shapes = _draw_bar_names(frame, chart)
+    shapes: list[Html] = []
     for k, bar in enumerate(chart.bars):
         y, at = frame.y(len(chart.bars) - 1 - k), 0.0
         for part in bar.parts:

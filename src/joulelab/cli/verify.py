@@ -128,7 +128,7 @@ def _lay_out(found: Verification) -> list[TextBlock]:
         UNKNOWN: ": it has no manifest (not sealed yet, or sealed by joulelab 0.1.1 or before)",
     }
     blocks: list[TextBlock] = [
-        TextLine(f"{found.folder.name}  {found.status}{details[found.status]}", is_wrapped=False)
+        TextLine(f"{found.folder.name}  {found.status}{details[found.status]}", is_wrapped=found.status == UNKNOWN)
     ]
     rows = [
         (f.name, format_bytes(f.record.size), "" if f.record.rows is None else f.record.rows, f.status)

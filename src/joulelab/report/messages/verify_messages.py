@@ -69,7 +69,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "mlperf.too-few": ("failed", "the analyzer's log has {readings:reading}", ASK),
     "mlperf.rate": ("ok or failed", "{readings:reading}, one every {step_s:s} (required: one a second)", ASK),
     "mlperf.order": ("failed", "{readings:reading} not later than the one before", ASK),
-    "mlperf.gaps": ("ok or failed", "{gaps:gap} in the timed part[, {lost_s:s} in all, the longest {longest_s:s}]", ASK),
+    "mlperf.gaps": (
+        "ok or failed",
+        "{gaps:gap} in the timed part[, {lost_s:s} in all, the longest {longest_s:s}]",
+        ASK,
+    ),
     "mlperf.no-window": ("failed", "power_begin or power_end is missing: the timed part is not known", ASK),
     "mlperf.window": ("ok or failed", "readings have to cover the timed part of {duration_s:s}", ASK),
     "mlperf.session": (
@@ -85,7 +89,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "mlperf.samples": ("ok or failed", "PTDaemon counted {stated:reading}, the log has {found}", ASK),
     "mlperf.mean": ("ok or failed", "PTDaemon states a mean of {stated_w:W}, the log gives {found_w:W}", ASK),
     "mlperf.range": ("ok or failed", "PTDaemon states {low_w~high_w:W}, the log has {found_low_w~found_high_w:W}", ASK),
-    "mlperf.uncertainty": ("ok or failed", "PTDaemon's uncertainty is [{share:%} ](at most {most:%})", ASK),
+    "mlperf.uncertainty": (
+        "ok or failed",
+        "an uncertainty of at most {most:%} is allowed[; PTDaemon states {share:%}]",
+        ASK,
+    ),
     "mlperf.channels": ("ok or warning", "the channels differ from their sum by at most {share:%}", ASK),
     "mlperf.analyzer": ("ok or failed", "the analyzer is {model}", ASK),
     "mlperf.ranging": ("ok or failed", "a ranging run first, then fixed ranges", ASK),

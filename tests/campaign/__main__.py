@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from tests.campaign.campaign_counts import CampaignCounts
-from tests.campaign.cap_kills import CapKills, KeeperKills, PlanKills
+from tests.campaign.cap_kills import CapKills, KeeperKills, KeeperRows, PlanKills
 from tests.campaign.fault_trials import FaultTrials
 from tests.campaign.flood_trials import FloodTrials
 from tests.campaign.folder_trials import FolderTrials
@@ -53,6 +53,7 @@ PARTS: dict[str, Callable[[Path], contextlib.AbstractContextManager[Part]]] = {
     "run-kills": RunKills,
     "cap-kills": CapKills,
     "keeper-kills": KeeperKills,
+    "keeper-rows": KeeperRows,
     "plan-kills": PlanKills,
     "folders": FolderTrials,
     "faults": FaultTrials,

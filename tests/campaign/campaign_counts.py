@@ -29,6 +29,7 @@ class CampaignCounts:
     processes_left: int = 0
     energies: int = 0
     energies_outside: int = 0
+    outside: list[str] = field(default_factory=list)
     damaged: int = 0
     noticed: int = 0
     faults: int = 0
@@ -94,6 +95,7 @@ class CampaignCounts:
         """Return the table, and the broken promises below it."""
         width = max(len(name) for name, _ in self.to_rows())
         lines = [f"{name:<{width}}  {value}" for name, value in self.to_rows()]
+        lines += [f"outside  {figure}" for figure in self.outside[:MOST_PROBLEMS]]
         more = len(self.problems) - MOST_PROBLEMS
         lines += [f"BROKEN  {problem}" for problem in self.problems[:MOST_PROBLEMS]]
         return "\n".join([*lines, *([f"and {more} more"] if more > 0 else [])])

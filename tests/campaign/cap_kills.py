@@ -75,6 +75,28 @@ class KeeperKills:
         counts.problems += problems
 
 
+class KeeperRows:
+    """Kill the keepers of one `joulelab cap` again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._bench = CapBench(folder)
+
+    def __enter__(self) -> Self:
+        self._bench.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bench.__exit__()
+
+    def run_trial(self, draw: random.Random, counts: CampaignCounts) -> None:
+        """Run one trial of tests/control/kills.py."""
+        trial = kills.kill_keepers_in_row(self._bench, draw)
+        counts.kills["keepers in a row"] += trial.deaths
+        counts.caps[OUTCOMES[trial.outcome]] += 1
+        if trial.outcome == "never" or trial.is_silent:
+            counts.problems.append(f"{trial.deaths} keepers in a row: {trial.outcome}, {trial.code}, {trial.text!r}")
+
+
 class PlanKills:
     """Kill parts of a plan that sets caps and pauses its job."""
 

@@ -168,7 +168,7 @@ def _judge_later(trial: FaultRun, *, stated: bool) -> list[str]:
     from joulelab.analysis.results_file import load_result
     from joulelab.report.result_json import describe_result
 
-    runs = list_runs(trial.runs)
+    runs, taken = list_runs(trial.runs), trial.read_times_ns()  # before the journals of a killed run are sealed
     if not runs:
         return [] if stated else ["there is no run, and nothing states it"]
     try:
@@ -177,7 +177,7 @@ def _judge_later(trial: FaultRun, *, stated: bool) -> list[str]:
         return [] if stated else ["the run is refused later, and its end did not state it"]
     found = _judge_figure(later, stated=_has_warning(later), when="later")
     start_ns, end_ns = later["start_ns"], later["end_ns"]
-    times = [start_ns, *(t for t in trial.read_times_ns() if start_ns < t < end_ns), end_ns]
+    times = [start_ns, *(t for t in taken if start_ns < t < end_ns), end_ns]
     gap_s = max(b - a for a, b in itertools.pairwise(times)) / NS
     if gap_s > GAP_S and not (stated or _has_warning(later)):
         found.append(f"{gap_s:.1f} s of samples are lost, and nothing states it")

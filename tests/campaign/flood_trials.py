@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
@@ -16,9 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.campaign import square_meter
 from tests.cli.entry import JOULELAB
-from tests.control.daemon import Capd
-from tests.control.fake import for_everybody, world
-from tests.waiting import until
+from tests.control.flood import KINDS, FloodKind, flood_daemon
 
 if TYPE_CHECKING:
     import random
@@ -27,50 +24,10 @@ if TYPE_CHECKING:
 
     from tests.campaign.campaign_counts import CampaignCounts
 
-FLOODER, LISTED, UNLISTED = 54321, 54322, 54323  # users by number; the first two may set caps
-CONFIG = f'[[allow]]\nusers = [{FLOODER}, {LISTED}]\ndevices = ["gpu:*"]\n'
-PROBES = 5  # questions in one flood
+PROBES = 5  # questions in one flood of the dashboard or the agent
 LONGEST_S = 60.0  # that a question may take before it is a broken promise
-# Flood a Unix socket as somebody else until the input ends. Ways: hold connections, ask and never read, come and go.
-FLOOD = """
-import os, select, socket, sys
-path, uid, way, count = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-os.setgroups([]); os.setgid(uid); os.setuid(uid)
-held, ask = [], b'{"id": 1, "do": "status"}\\n' * 200
-def connect():
-    sock = socket.socket(socket.AF_UNIX)
-    sock.setblocking(False)
-    try:
-        sock.connect(path)
-        if way == "never read":
-            sock.send(ask)
-    except OSError:
-        sock.close()
-        return
-    held.append(sock)
-print("ready", flush=True)
-while not select.select([0], [], [], 0.0 if way == "come and go" else 0.01)[0]:
-    for _ in range(50):
-        if len(held) < count:
-            connect()
-    if way == "come and go" or len(held) >= count:
-        for sock in held[: 50 if way == "come and go" else 5]:
-            sock.close()
-        del held[: 50 if way == "come and go" else 5]
-"""
-# Ask capd as a listed user, as joulelab does; print how long each answer took.
-PROBE = """
-import os, sys, time
-from joulelab.control.client import Caps, CapRequest
-import joulelab.control.link, joulelab.control.protocol, joulelab.core.errors
-uid, count = int(sys.argv[1]), int(sys.argv[2])
-os.setgroups([]); os.setgid(uid); os.setuid(uid)
-for _ in range(count):
-    begun = time.monotonic()
-    with Caps(os.environ, who={"command": "probe"}) as caps:
-        caps.set([CapRequest("gpu:0", 170.0)])
-        print(time.monotonic() - begun, flush=True)
-"""
+CAPD_S = 3.0  # of one flood of capd
+HEADS = {"half open": b"GET / HT", "no request": b"", "slow head": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "}
 
 
 class FloodTrials:
@@ -79,15 +36,10 @@ class FloodTrials:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stack = contextlib.ExitStack()
+        self._count = 0
 
     def __enter__(self) -> Self:
         with self._stack as stack:
-            self._capd = None
-            if os.getuid() == 0:  # to be several users
-                for_everybody(self._folder)
-                environ, self._devices = world(self._folder)
-                self._capd = Capd(environ, self._folder, CONFIG)
-                stack.callback(self._capd.close)
             (self._folder / "runs").mkdir()
             wanted = ["--meter", square_meter.__file__, "--no-jobs", "--listen", "127.0.0.1:0"]
             self._addresses = {
@@ -102,54 +54,29 @@ class FloodTrials:
 
     def run_trial(self, draw: random.Random, counts: CampaignCounts) -> None:
         """Flood one of the three in one way."""
-        targets = ["dashboard", "agent", *(["capd"] * 2 if self._capd else [])]
-        target = draw.choice(targets)
+        self._count += 1
+        target = draw.choice(["dashboard", "agent", *(["capd"] * 2 if os.getuid() == 0 else [])])
         if target == "capd":
-            way, count = draw.choice(("hold", "never read", "come and go")), draw.choice((200, 600, 1500))
-            self._flood_capd(way, count, draw.choice((FLOODER, UNLISTED)), counts)
+            self._flood_capd(draw.choice([kind for kind in KINDS if kind != "none"]), counts)
         else:
-            self._flood_http(
-                target, draw.choice(("half open", "no request", "slow head")), draw.choice((100, 420)), counts
-            )
+            self._flood_http(target, draw.choice(list(HEADS)), draw.choice((100, 420)), counts)
 
-    def _flood_capd(self, way: str, count: int, user: int, counts: CampaignCounts) -> None:
-        assert self._capd is not None
-        words = [str(self._capd.path), str(user), way, str(count)]
-        flood = subprocess.Popen(
-            [sys.executable, "-c", FLOOD, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert flood.stdin is not None
-        assert flood.stdout is not None
-        try:
-            assert flood.stdout.readline() == "ready\n"
-            time.sleep(0.5)
-            done = subprocess.run(
-                [sys.executable, "-c", PROBE, str(LISTED), str(PROBES)],
-                env=self._capd.environ,
-                capture_output=True,
-                text=True,
-                timeout=PROBES * LONGEST_S,
-            )
-        finally:
-            flood.stdin.close()
-            flood.kill()
-            flood.wait()
-            flood.stdout.close()
-        counts.waits_s += [float(line) for line in done.stdout.split()]
-        if done.returncode:
-            counts.problems.append(f"capd, {way}, {count} of user {user}: {done.stderr[-300:]}")
-        until(lambda: self._devices.get("GPU-0") == {"cap_w": 300.0}, "the cap of the probe is restored")
+    def _flood_capd(self, kind: FloodKind, counts: CampaignCounts) -> None:
+        folder = self._folder / f"capd{self._count}"
+        folder.mkdir()
+        result = flood_daemon(kind, folder, CAPD_S)
+        counts.waits_s += result.waits_s
+        counts.problems += [f"capd, {kind}: {failure}" for failure in result.failures]
 
     def _flood_http(self, target: str, way: str, count: int, counts: CampaignCounts) -> None:
         url, page = self._addresses[target]
         parts = urlsplit(url)
         place = parts.hostname or "", parts.port or 80
-        begin = {"half open": b"GET / HT", "no request": b"", "slow head": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "}
         with contextlib.ExitStack() as stack:
             for _ in range(count):
                 with contextlib.suppress(OSError):
                     sock = stack.enter_context(socket.create_connection(place, 1.0))
-                    sock.sendall(begin[way])
+                    sock.sendall(HEADS[way])
             for _ in range(PROBES):
                 begun = time.monotonic()
                 status = read_page(place, page)
@@ -176,7 +103,9 @@ def read_page(place: tuple[str, int], page: str) -> int:
 @contextlib.contextmanager
 def serve(*words: str) -> Iterator[str]:
     """Run a command of joulelab that serves, and return its address; it ends with the block."""
-    process = subprocess.Popen([*JOULELAB, *words, "--json"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*JOULELAB, *words, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout is not None
     try:
         line = process.stdout.readline()

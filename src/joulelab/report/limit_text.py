@@ -32,6 +32,8 @@ def word_limit_news(news: LimitNews, action: LimitAction) -> str:
             return f"{share} of the {limit} is used ({used} after {time}){left}"
         case "reached":
             return f"the {limit} is reached ({used} after {time}): {act}"
+        case "lost" if not news.used_j:
+            return f"the {limit} cannot be watched: no meter gives readings; the command goes on"
         case "lost":
             return f"the {limit} can no longer be watched: a meter gives no readings; the command goes on"
         case "found":

@@ -90,7 +90,7 @@ def parse_limit(text: str, site: Site | None) -> EnergyLimit:
         raise _refuse_rate(text, "money", "no price is set", f"joulelab site --price 0.30{unit}")
     if site.currency != unit:
         why = f"the price of the site is in {site.currency}; currencies are not converted"
-        raise _refuse_rate(text, unit, why, f"type it in {site.currency}: --stop-at {amount:g}{site.currency}")
+        raise _refuse_rate(text, unit, why, f"give the limit in {site.currency}")
     return EnergyLimit(amount, unit, amount / (site.price * site.pue) * J_PER_KWH, name)
 
 

@@ -114,3 +114,24 @@ def test_one_thing_is_made_once_and_too_many_are_refused(monkeypatch: pytest.Mon
 
     assert asyncio.run(ask()) == [7, 7, 7, 7]
     assert most == 1
+
+
+def test_work_that_takes_too_long_is_reported_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+
+    def make() -> int:
+        free.wait(120)
+        return 7
+
+    async def ask() -> int:
+        work = SlowWork()
+        monkeypatch.setattr(slow_work, "MOST_S", 0.001)
+        with pytest.raises(Busy, match="takes longer"):
+            await work.do("a", make)
+        monkeypatch.setattr(slow_work, "MOST_S", 120.0)
+        again = asyncio.ensure_future(work.do("a", make))
+        await asyncio.sleep(0)
+        free.set()
+        return await again
+
+    assert asyncio.run(ask()) == 7

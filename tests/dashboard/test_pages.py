@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import base64
 import html
+import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
 import pytest
 from tests.dashboard.conftest import BIDI, HOSTILE
+from tests.rows import every_row
 
 from joulelab.analysis.results_file import load_head, load_result
+from joulelab.dashboard.app import hide_folders
 from joulelab.dashboard.security import Doors
 from joulelab.dashboard.server import in_background
 from joulelab.report.result_json import describe_result
 from joulelab.report.run_tables import format_run_energy
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.dashboard.conftest import Asked
 
 pytestmark = pytest.mark.system
@@ -221,3 +223,33 @@ def test_empty_stores_say_what_to_do(tmp_path: Path) -> None:
     with in_background(tmp_path / "none", tmp_path / "nor", Doors()) as (server, _):
         assert "joulelab run -- COMMAND" in httpx.get(server.url, timeout=120).text
         assert "joulelab study run FILE" in httpx.get(f"{server.url}studies", timeout=120).text
+
+
+@every_row(
+    ("text", "shown"),
+    [
+        ('"/data/lab/joulelab-runs/x"', '"joulelab-runs/x"'),
+        ('{"cwd":"/data/lab"}', '{"cwd":".../lab"}'),
+        ("<td>python /data/lab/train.py --out=/data/lab/out</td>", "<td>python train.py --out=out</td>"),
+        ("/data/laboratory/x /data/lab.old", "/data/laboratory/x /data/lab.old"),
+        ("/home/alice/x, /home/bob &quot;/root/y&quot; /Users/eve/z PATH=/usr/bin:/home/al/bin",
+         "~/x, ~ &quot;~/y&quot; ~/z PATH=/usr/bin:~/bin"),
+        ('href="/runs/1" https://home/x http://h/home/a/b /rooted /homes/x ab/home/a/b',
+         'href="/runs/1" https://home/x http://h/home/a/b /rooted /homes/x ab/home/a/b'),
+    ],
+)  # fmt: skip
+def test_paths_of_the_machine_are_shortened(text: str, shown: str) -> None:
+    folders = [Path("/data/lab"), Path("/"), Path("/data"), Path("/runs/1"), Path('/data/<"x')]
+    assert hide_folders(text.encode(), folders).decode() == shown
+
+
+def test_no_answer_holds_a_folder_of_the_machine(served: Asked) -> None:
+    first, second = (served.stores.ids[name] for name in ("first", "second"))
+    meta = json.loads((served.stores.runs / first / "run.json").read_text())
+    pages = ("/", "/studies", f"/runs/{first}", f"/compare?run={first}&run={second}", "/studies/sweep")
+    for path in (*pages, "/api/runs", f"/api/runs/{first}", f"/api/runs/{first}/power", "/api/studies/sweep"):
+        answer = served.get(path)
+        assert answer.status_code == 200, path
+        for folder in (str(served.stores.root), meta["cwd"], "/root/", "/home/"):
+            assert folder not in answer.text, (path, folder)
+    assert f".../{Path(meta['cwd']).name}" in served.get(f"/runs/{first}").text, "the page names the folder itself"

@@ -10,6 +10,7 @@ from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import Quantity
+from joulelab.dashboard import run_table
 from joulelab.dashboard.run_entries import Entry, name_program
 from joulelab.dashboard.run_search import Query, find, parse
 from joulelab.dashboard.run_table import RunTable, Snapshot
@@ -133,3 +134,13 @@ def test_facets_count_values() -> None:
 )
 def test_programs_are_named_without_their_interpreters(command: tuple[str, ...], wanted: str) -> None:
     assert name_program(command) == wanted
+
+
+def test_a_search_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_table, "STEPS_AT_ONCE", 1)
+    monkeypatch.setattr(run_table, "SEARCH_S", -1.0)
+    for pairs in ([("q", "alpha")], [("label", "batch")]):
+        with pytest.raises(ConfigError, match="takes too long"):
+            found(*pairs)
+    monkeypatch.setattr(run_table, "SEARCH_S", 600.0)
+    assert found(("q", "alpha")) == ["run1"], "the words of a search that was given up are looked for again"

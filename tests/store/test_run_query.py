@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.codes import raises_code
+from tests.rows import every_row
 from tests.store.make import POWER, UTC_NS, close_run, gpus, make_run, ramp, write_rows
 
+from joulelab.store import run_query as run_query_module
 from joulelab.store.run_folder import read_meta, write_json_atomic
 from joulelab.store.run_query import RESULT_COLUMNS, run_query
 from joulelab.store.seal import seal_run
@@ -267,3 +269,19 @@ def test_values_that_do_not_fit_their_column_are_told_or_kept_as_text(two: Path)
 
     _, found = run_query(two, "SELECT phase, mixed, flag FROM phases WHERE mixed = 'x'", results=results)
     assert found == [("b", "x", False)]
+
+
+@every_row(
+    ("sql", "code"),
+    [
+        ("SELECT count(*) FROM range(100000000) a, range(100000000) b", "refused.query-time"),
+        ("SELECT list(range) FROM range(100000000)", "refused.query-memory"),
+        ("SELECT range FROM range(6)", "refused.query-rows"),
+    ],
+)
+def test_time_memory_and_rows_have_limits(runs: Path, monkeypatch: pytest.MonkeyPatch, sql: str, code: str) -> None:
+    monkeypatch.setattr(run_query_module, "MOST_ROWS", 5)
+    monkeypatch.setattr(run_query_module, "MOST_MEMORY_B", 32 << 20)
+    with raises_code(code):
+        run_query(runs, sql, limit_s=0.05 if code.endswith("time") else None)
+    assert run_query(runs, "SELECT range FROM range(5)", limit_s=600)[1] == [(k,) for k in range(5)]

@@ -17,7 +17,7 @@ from joulelab.cli.output import (
     print_notice,
     show_progress,
 )
-from joulelab.cli.parameters import UsageError, format_examples, json_option, runs_option
+from joulelab.cli.parameters import Duration, UsageError, format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +33,10 @@ EXAMPLES = format_examples(
 @click.command("query", epilog=EXAMPLES)
 @click.argument("sql")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--timeout", type=Duration(0.001), default="10m", show_default=True, help="Time that it may take.")
 @json_option
 @runs_option
-def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
+def command(sql: str, as_csv: bool, timeout: float, as_json: bool, runs: Path) -> None:
     """Query all runs with SQL.
 
     Tables: runs, energies, phases, facts, and the readings of each meter, such as nvml_power and rapl_energy. The
@@ -51,7 +52,8 @@ def command(sql: str, as_csv: bool, as_json: bool, runs: Path) -> None:
     try:
         with show_progress("reading all runs"):
             results = functools.partial(list_query_rows, site=load_current_site())
-            columns, rows = run_query(runs, sql, results=results, prepare=seal_ended, left_out=lost, damaged=failed)
+            more: dict[str, Any] = {"results": results, "prepare": seal_ended, "left_out": lost, "damaged": failed}
+            columns, rows = run_query(runs, sql, limit_s=timeout, **more)
     finally:
         for file, why in lost.items():
             print_notice(f"the readings of {file} are missing: {why}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import hashlib
+import json
 import logging
+import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -26,10 +29,10 @@ from joulelab.dashboard.security import COOKIE, SESSION_S, Doors, Guard, client_
 from joulelab.dashboard.slow_work import Busy, OpenRuns, PageCache, SlowWork
 from joulelab.report.page import document
 from joulelab.store.manifest import compute_fingerprint
+from joulelab.store.run_folder import read_meta
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
 
@@ -44,6 +47,10 @@ STATIC = {"page.css": "text/css", "profile.js": "text/javascript", "dashboard.cs
 STATIC |= {"dashboard.js": "text/javascript", "icon.svg": "image/svg+xml"}
 SMALL = 2000  # bytes that are not worth compressing
 MOST_LOGGED = 200  # letters of an address
+OWN_ADDRESSES = ("runs", "studies", "api", "static", "compare", "sums", "login", "logout")
+# Where a path may begin: not within another one, an address, or numbers as text (base64).
+_PATH_START = rb"(?<![\w+/.~-])"
+_HOMES = re.compile(_PATH_START + rb"/(?:root|(?:home|Users)/[^/\s\"'<>&\\,;:)\]}]+)(?=[/\s\"'<>&\\,;:)\]}]|$)")
 TITLES = {
     400: "Bad request",
     404: "Not found",
@@ -71,12 +78,12 @@ class Dashboard:
             found = find(snapshot, replace(found.query, page=found.pages))
         self.index.ask_for(found.entries)
         text = lists.write_runs_page(snapshot, found, token=self._token, now=_read_clock())
-        return self._send(request, text.encode(errors="replace"), HTML)
+        return self._send(request, self._hide_folders(text.encode(errors="replace")), HTML)
 
     async def studies(self, request: Request) -> Response:
         """Answer with the list of studies."""
         text = study_list.write_studies_page(self.index.snapshot(), token=self._token, now=_read_clock())
-        return self._send(request, text.encode(errors="replace"), HTML)
+        return self._send(request, self._hide_folders(text.encode(errors="replace")), HTML)
 
     async def run(self, request: Request) -> Response:
         """Answer with the page of a run."""
@@ -117,7 +124,7 @@ class Dashboard:
     async def api_runs(self, request: Request) -> Response:
         """Answer with one page of runs as JSON."""
         data = api.describe_runs(self.index.snapshot(), request.query_params.multi_items())
-        return self._send(request, api.encode_json(data), JSON)
+        return self._send(request, self._encode_json(data), JSON)
 
     async def api_run(self, request: Request) -> Response:
         """Answer with the result of a run as JSON."""
@@ -130,7 +137,7 @@ class Dashboard:
         entry = _get_single(self.index.snapshot().find(request.path_params["run"]))
         wanted = api.read_time_span(request.query_params.multi_items())
         make = partial(api.describe_power, self._find_place(entry), self.opened, wanted)
-        body = await self._work_on(("power", entry.id, wanted), lambda: api.encode_json(make()))
+        body = await self._work_on(("power", entry.id, wanted), lambda: self._encode_json(make()))
         return await self._send_packed(request, body, JSON)
 
     async def api_compare(self, request: Request) -> Response:
@@ -139,19 +146,19 @@ class Dashboard:
         places = [self._find_place(entry) for entry in entries]
         key = ("compared", *(entry.id for entry in entries))
         make = partial(api.describe_comparison, places, self.index.site)
-        body = await self._work_on(key, lambda: api.encode_json(make()))
+        body = await self._work_on(key, lambda: self._encode_json(make()))
         return await self._send_packed(request, body, JSON)
 
     async def api_studies(self, request: Request) -> Response:
         """Answer with the studies as JSON."""
         studies = [study.to_json() for study in self.index.snapshot().studies]
-        return self._send(request, api.encode_json({"studies": studies}), JSON)
+        return self._send(request, self._encode_json({"studies": studies}), JSON)
 
     async def api_study(self, request: Request) -> Response:
         """Answer with the results of a study as JSON."""
         study = self._find_study(request)
         make = partial(api.describe_study, study, self._find_folder(study), self.index.site)
-        body = await self._work_on(("study json", study.id), lambda: api.encode_json(make()))
+        body = await self._work_on(("study json", study.id), lambda: self._encode_json(make()))
         return await self._send_packed(request, body, JSON)
 
     async def login(self, request: Request) -> Response:
@@ -188,6 +195,7 @@ class Dashboard:
             )
             _log.error("%s failed", asked, exc_info=error)
         status, text = _word_error(error, (self.index.runs, *filter(None, [self.index.studies])))
+        text = self._hide_folders(text.encode(errors="replace")).decode(errors="replace")
         headers = {"retry-after": "2"} if status == 503 else None
         if request.url.path.startswith("/api/"):
             return Response(api.encode_json({"error": text}), status, headers, JSON)
@@ -197,6 +205,14 @@ class Dashboard:
     @property
     def _token(self) -> bool:
         return self.doors.token is not None
+
+    def _encode_json(self, data: Any, runs: Iterable[Path] = ()) -> bytes:
+        return self._hide_folders(api.encode_json(data), runs)
+
+    def _hide_folders(self, body: bytes, runs: Iterable[Path] = ()) -> bytes:
+        """Shorten the paths in an answer by the folders of the stores, and by those that `runs` were started in."""
+        stores = [store.parent for store in (self.index.runs, self.index.studies) if store is not None]
+        return hide_folders(body, [*stores, *filter(None, map(_read_start_folder, runs))])
 
     def _find_study(self, request: Request) -> StudyEntry:
         study = self.index.snapshot().study_by_id.get(request.path_params["study"])
@@ -212,7 +228,7 @@ class Dashboard:
         return Place(entry.id, entry.path, root, entry.study, entry.cell, entry.slot)
 
     def _make_result(self, entry: Entry) -> bytes:
-        return api.encode_json(api.describe_run(self._find_place(entry), self.index.site))
+        return self._encode_json(api.describe_run(self._find_place(entry), self.index.site), [entry.path])
 
     def _make_run_page(self, entry: Entry) -> bytes:
         from joulelab.report.page.run_page import open_run_report
@@ -225,7 +241,7 @@ class Dashboard:
             more = [(f"/studies/{entry.study}", entry.study)] if entry.study else []
             nav = frame.write_navigation("", token=self._token, more=[*more, (f"/api/runs/{entry.id}", "JSON")])
             text = frame.write_page(page, nav)
-            return text.encode(errors="replace"), page.live
+            return self._hide_folders(text.encode(errors="replace"), [entry.path]), page.live
 
         return self.pages.get(("run", entry.id), compute_fingerprint(entry.path), make_page)
 
@@ -240,7 +256,8 @@ class Dashboard:
         def make_page() -> tuple[bytes, bool]:
             page = open_comparison_report(paths, link=self._link_run, site=self.index.site).make_page()
             text = frame.write_page(page, frame.write_navigation("", token=self._token))
-            return text.encode(errors="replace"), any(entry.status == "live" for entry in entries)
+            is_live = any(entry.status == "live" for entry in entries)
+            return self._hide_folders(text.encode(errors="replace"), paths), is_live
 
         return self.pages.get(("compare", paths), [compute_fingerprint(path) for path in paths], make_page)
 
@@ -253,7 +270,7 @@ class Dashboard:
             page = replace(report.make_page(), live=study.status == "live")
             more = [(f"/api/studies/{study.id}", "JSON"), (f"/?study={study.id}", "Its runs")]
             text = frame.write_page(page, frame.write_navigation("", token=self._token, more=more))
-            return text.encode(errors="replace"), page.live
+            return self._hide_folders(text.encode(errors="replace")), page.live
 
         return self.pages.get(("study", study.id), study, make_page)
 
@@ -339,6 +356,31 @@ def make_app(index: Index, doors: Doors) -> App:
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: board.answer_failure})
     return Guard(app, doors)
+
+
+def hide_folders(body: bytes, folders: Iterable[Path]) -> bytes:
+    """Return HTML or JSON in which paths inside `folders` are relative, and home folders are `~`.
+
+    Readers need to know what was run, not where this machine keeps it. A folder itself is shown as `.../` and its name.
+    """
+    for folder in sorted(set(folders), key=lambda one: len(one.parts), reverse=True):
+        path = str(folder)
+        # /tmp and /data say nothing; others could be a part of our own addresses or of markup.
+        if len(folder.parts) < 3 or folder.parts[1] in OWN_ADDRESSES or set(path) & set("<>&\"'\\"):
+            continue
+        for text in {path, json.dumps(path)[1:-1]}:
+            place, name = re.escape(text.encode(errors="replace")), text.rpartition("/")[2].encode(errors="replace")
+            body = re.sub(_PATH_START + place + rb"/(?=[^\s\"'<>&])", b"", body)
+            body = re.sub(_PATH_START + place + rb"/?(?![\w.-])", b".../" + name.replace(b"\\", b"\\\\"), body)
+    return _HOMES.sub(b"~", body)
+
+
+def _read_start_folder(run: Path) -> Path | None:
+    try:
+        folder = Path(str(read_meta(run).get("cwd") or ""))
+    except (JoulelabError, OSError):
+        return None
+    return folder if folder.is_absolute() else None
 
 
 @cache

@@ -6,11 +6,14 @@ memory, whose indexes stay sorted when a run changes. `Snapshot` is the state at
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from joulelab.core.errors import ConfigError
 from joulelab.dashboard.run_entries import NOT_YET
 from joulelab.store.run_folder import RUN_ID
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 FACETS = ("status", "study", "host", "workload", "label")
 MOST_VALUES = 200  # of a facet
 WRITTEN_AT_ONCE = 500  # entries
+SEARCH_S = 2.0  # of one search; the slowest of 100,000 runs takes 0.1 s on a quiet machine
+STEPS_AT_ONCE = 1000  # of the database, between two looks at the clock
 ORDERS = ("start", "energy", "work", "time", "name", "status", "host")
 SCHEMA = """
 CREATE TABLE runs (
@@ -124,7 +129,8 @@ class RunTable:
         """Return a page of ids and, if it `is_counted`, the numbers of runs that match in the study, and in all.
 
         All `words` must be in the text of a run; `conditions` are SQL with one parameter each; `study` is None for all
-        runs; `order` is one of ORDERS and whether it rises; `page` is its first run and its size.
+        runs; `order` is one of ORDERS and whether it rises; `page` is its first run and its size. Raises ConfigError if
+        it takes too long.
         """
         where = " AND ".join([*conditions, *(["key IN (SELECT key FROM hits)"] if words else [])]) or "TRUE"
         own, values = "TRUE" if study is None else "study = ?", list(conditions.values())
@@ -136,15 +142,30 @@ class RunTable:
         # Conditions, names and orders are texts of ours; texts of others are parameters.
         count = f"SELECT count(*), coalesce(sum({own}), 0) FROM runs WHERE {where}"  # noqa: S608
         select = f"SELECT id FROM runs WHERE {own} AND {where} ORDER BY {ordered} LIMIT ? OFFSET ?"  # noqa: S608
-        with self._lock:
+        with self._lock, self._limit_time():
             if words:
                 self._find_words(words)
             everything, total = self._database.execute(count, [*of_study, *values]).fetchone() if is_counted else (0, 0)
             found = self._database.execute(select, [*of_study, *values, page[1], page[0]]).fetchall()
         return [ident for (ident,) in found], total, everything
 
+    @contextlib.contextmanager
+    def _limit_time(self) -> Iterator[None]:
+        until = time.monotonic() + SEARCH_S
+        self._database.set_progress_handler(lambda: time.monotonic() > until, STEPS_AT_ONCE)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if str(error) != "interrupted":
+                raise
+            then = "use fewer words, or filter by day, host or label"
+            raise ConfigError("the search takes too long", why=f"more than {SEARCH_S:g} s", next=then) from None
+        finally:
+            self._database.set_progress_handler(None, 0)
+
     def _find_words(self, words: tuple[str, ...]) -> None:
         if words != self._words:
+            self._words = ()  # until they are found
             tests = " AND ".join("instr(text, ?)" for _ in words)
             self._database.execute("DELETE FROM hits")
             self._database.execute(f"INSERT INTO hits SELECT key FROM texts WHERE {tests}", words)  # noqa: S608

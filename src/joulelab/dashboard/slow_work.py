@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 AT_ONCE = 2
 MOST_WAITING = 100
+MOST_S = 60.0  # until a client is told that its page takes longer
 MOST_BYTES = 96_000_000
 MOST_RUNS, MOST_ROWS = 4, 15_000_000  # opened for zooming: a row is some 80 bytes as long as its run is open
 RENEW_S, RENEW_SHARE = (
@@ -31,7 +32,7 @@ RENEW_S, RENEW_SHARE = (
 
 
 class Busy(JoulelabError):
-    """Report that too many requests wait."""
+    """Report that too many requests wait, or that one takes too long."""
 
 
 class SlowWork:
@@ -42,16 +43,30 @@ class SlowWork:
         self._going: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def do(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result of `make`. Raises its errors, and Busy if too many requests wait."""
+        """Return the result of `make`. Raises its errors, and Busy if too many requests wait or it takes too long.
+
+        Work that takes too long goes on, and whoever asks again gets its result.
+        """
         task = self._going.get(key)
         if task is None:
             if len(self._going) >= MOST_WAITING:
                 raise Busy("the server is busy", next="try again in a moment")
             task = asyncio.ensure_future(self._turn(make))
             self._going[key] = task
-            task.add_done_callback(lambda _: self._going.pop(key, None))
-        result: T = await asyncio.shield(task)
+            task.add_done_callback(lambda done: self._forget(key, done))
+        try:
+            result: T = await asyncio.wait_for(asyncio.shield(task), MOST_S)
+        except TimeoutError:
+            if task.done():  # an error of its own
+                raise
+            what = f"this takes longer than {MOST_S:g} s"
+            raise Busy(what, next="ask again in a minute; joulelab report works without a limit") from None
         return result
+
+    def _forget(self, key: Hashable, done: asyncio.Task[Any]) -> None:
+        self._going.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # seen: it may be that nobody waits for it any more
 
     async def _turn(self, make: Callable[[], T]) -> T:
         async with self._turns:

@@ -3,7 +3,8 @@
 Views: `runs`, one row per run, with what it worked on and how well; `energies`, `phases` and `facts`, from results;
 `<meter>_<table>`, the samples of all runs that have ended with columns `run` and `host`, where a channel that was not
 read is NULL; journals that cannot be sealed (another user's) are read by a temporary copy. Statements run in an
-in-memory database that may open these files and no others, and only statements that select are accepted.
+in-memory database that may open these files and no others, and only statements that select are accepted. Its memory,
+its time and the number of its rows have limits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Container, Mapping, Sequence
+import threading
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -80,6 +82,8 @@ NATIVE: Mapping[str, tuple[type, set[type]]] = {
     "BOOLEAN": (np.bool_, {bool}),
 }
 LARGEST = {"DOUBLE": float("inf"), "BIGINT": 2**63}
+MOST_MEMORY_B = 4 << 30  # of a statement; less where the machine has less than twice as much
+MOST_ROWS = 10_000_000  # of an answer, which is in memory as a whole
 # Columns that are there even before the first result; further keys of the rows become further columns.
 RESULT_COLUMNS = {
     "energies": {
@@ -128,18 +132,20 @@ def run_query(
     prepare: Callable[[Path], None] | None = None,
     left_out: dict[Path, str] | None = None,
     damaged: dict[str, str] | None = None,
+    limit_s: float | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return column names and rows of one SELECT over all runs.
+    """Return column names and rows of one SELECT over all runs; the statement may take `limit_s`.
 
     Only what the statement mentions is read. `results` is called once per run and returns rows for `energies`,
     `phases` and `facts` (it may compute them); without it they are empty. `prepare` is called for runs that have
     journals before their samples are read (it may seal them). `left_out` takes the files whose samples are missing
     from the views, with the reason, `damaged` the runs whose results are incomplete or missing, with the problem that
     `results` gives (a row of `damaged`); both before the statement runs. Raises ConfigError for wrong SQL, with the
-    views and columns there are, and Refused for statements that do anything but select.
+    views and columns there are, and Refused for statements that do anything but select, or exceed a limit.
     """
     known = list_runs(runs)
-    with connect_database() as con, tempfile.TemporaryDirectory(prefix="joulelab-query-") as scratch:
+    memory = f"{_choose_memory() >> 20}MiB"
+    with connect_database(memory_limit=memory) as con, tempfile.TemporaryDirectory(prefix="joulelab-query-") as scratch:
         _check_select(con, sql)
         if _is_mentioned(sql, "runs"):
             described = _describe_data(known, results) if results and _may_show_data(sql) else {}
@@ -160,10 +166,42 @@ def run_query(
             lost |= _make_table_view(con, name, files, {copy: file for file, copy in copies.items()})
         _restrict_database(con, [file for files in wanted.values() for file in files])
         try:
-            found = con.execute(sql)
-            return [str(column[0]) for column in found.description or ()], found.fetchall()
+            with _limit_time(con, limit_s):
+                found = con.execute(sql)
+                columns, answer = [str(column[0]) for column in found.description or ()], found.fetchmany(MOST_ROWS)
+                if len(answer) == MOST_ROWS and found.fetchone() is not None:
+                    then = "sum up in the query, or add LIMIT; `joulelab export` writes all readings of a run"
+                    raise Refused(f"the answer has more than {MOST_ROWS:,} rows", next=then, code="refused.query-rows")
+        except duckdb.InterruptException:
+            why, then = f"a query may take {limit_s:g} s", "select fewer runs or columns, or allow more: --timeout 1h"
+            raise Refused("the query takes too long", why=why, next=then, code="refused.query-time") from None
+        except duckdb.OutOfMemoryException:
+            why, then = f"a query may use {memory}", "select fewer runs, columns or groups"
+            raise Refused("the query needs too much memory", why=why, next=then, code="refused.query-memory") from None
         except duckdb.Error as error:
             raise _explain_error(con, error, sql, _find_tables(known)[0] if tables is None else tables) from None
+    return columns, answer
+
+
+def _choose_memory() -> int:
+    """Return the memory (bytes) that a statement may use."""
+    if not hasattr(os, "sysconf"):  # Windows reads runs
+        return MOST_MEMORY_B
+    return min(MOST_MEMORY_B, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+
+
+@contextlib.contextmanager
+def _limit_time(con: duckdb.DuckDBPyConnection, limit_s: float | None) -> Iterator[None]:
+    """Interrupt a statement that takes too long: it ends with duckdb.InterruptException."""
+    timer = threading.Timer(limit_s, con.interrupt) if limit_s is not None else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _list_result_rows(

@@ -8,6 +8,7 @@ ERRORS = """
 config.query-failed config.query-statements config.query-syntax
 not-a-run.ambiguous not-a-run.folder not-a-run.label not-a-run.none-yet not-a-run.unknown
 refused.exists refused.query-changes refused.query-files
+refused.query-memory refused.query-rows refused.query-time
 store.attach store.bad-journal store.bad-name store.bad-row store.bad-times store.bad-value store.channels-differ
 store.closed store.damaged store.exists store.export store.name-clash store.no-clock store.no-free-id
 store.no-interval store.no-schema store.no-streams store.not-closed store.not-created store.old-schema

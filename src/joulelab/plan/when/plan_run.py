@@ -6,7 +6,6 @@ and restores both however joulelab ends. `PlanComparison` is printed below the r
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -380,9 +379,10 @@ def follow_saved_plan(file: Path, runs: Path, words: tuple[str, ...]) -> None:
     """Follow a saved plan: PLAN.json RUNS CMD."""
     from joulelab.cli.output import print_notice
     from joulelab.plan.when.when_plan import WhenPlan
+    from joulelab.store.documents import decode_json
 
     try:
-        plan = WhenPlan.from_json(json.loads(file.read_text()), where=str(file))
+        plan = WhenPlan.from_json(decode_json(file.read_bytes()), where=str(file))
         run_plan(plan, words, runs=runs)
     except (JoulelabError, OSError, ValueError) as error:
         print_notice(str(error))

@@ -118,10 +118,11 @@ class WhenPlan:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], where: str = "") -> WhenPlan:
+    def from_json(cls, data: Any, where: str = "") -> WhenPlan:
         """Return the plan that `to_json` wrote. Raises ConfigError for other data; `where` names its file."""
-        if data.get("joulelab_plan") != SCHEMA:
-            why = f"schema {data.get('joulelab_plan')!r}, this version reads {SCHEMA}"
+        schema = data.get("joulelab_plan") if isinstance(data, dict) else None
+        if schema != SCHEMA:
+            why = f"schema {schema!r}, this version reads {SCHEMA}"
             raise ConfigError("this is not a plan of `plan when`", where=where or None, why=why, next="plan again")
         try:
             rate = data["rate"]

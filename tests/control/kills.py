@@ -84,7 +84,9 @@ def kill_keepers_in_row(bench: CapBench, draw: random.Random) -> KeeperTrial:
         for pid in keepers(process.pid):
             if pid not in seen:
                 seen.append(pid)
-                time.sleep(draw.choice((0.0, draw.uniform(0.0, 0.6))))
+                if draw.random() < 0.7:  # while it sets or restores; the others while they start
+                    _wait_for_change(bench, process.pid, pid)
+                time.sleep(draw.uniform(0.0, 0.02))
                 _send(signal.SIGKILL, *([pid] if len(seen) > spared else []))
         time.sleep(0.005)
     _, text = process.communicate(timeout=300)
@@ -102,6 +104,13 @@ def kill_keepers_in_row(bench: CapBench, draw: random.Random) -> KeeperTrial:
     for journal in bench.journals():
         journal.unlink()
     return KeeperTrial(len(seen) - spared, process.returncode, text, outcome)
+
+
+def _wait_for_change(bench: CapBench, client: int, keeper: int) -> None:
+    """Wait until a keeper has written or removed a journal, or has ended, at most 3 s."""
+    journals = bench.journals()
+    with contextlib.suppress(AssertionError):
+        wait_for(lambda: bench.journals() != journals or keeper not in keepers(client), within_s=3)
 
 
 def campaign(n: int, seed: int, start: Callable[..., Any] | None = None) -> Result:

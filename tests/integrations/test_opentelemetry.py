@@ -17,9 +17,13 @@ from tests.report.synthetic import epochs, make_run
 from tests.rows import every_row
 from tests.waiting import until
 
+from joulelab.agent.collect import Seen
+from joulelab.agent.watched import list_hardware
+from joulelab.analysis.live_state import LiveState
 from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.core.spec import Spec, Stream
 from joulelab.integrations.opentelemetry_export import (
     ExportSettings,
     HardwareReading,
@@ -132,6 +136,30 @@ def test_phases_are_spans_inside_an_open_trace(tmp_path: Path) -> None:
     readings = {r.scope: r for r in list_result_readings(result, with_power=True)}
     assert readings["gpu:0"].energy_j == result.scopes[0].energy.value
     assert readings["gpu:0"].power_w == pytest.approx(300.0, rel=0.01)
+
+
+def test_the_agent_keeps_to_one_meter_of_a_scope() -> None:
+    state = LiveState("h")
+    watts = Spec("power_w", "power", "W", "power", 0.1)
+    guessed = Spec("power_w", "power", "W", "power", 0.1, estimate=True)
+    counted = Spec("energy_j", "energy", "J", "counter", 0.1)
+    kinds = {"a guess": guessed, "plug": watts, "nvml": counted}
+    streams = {m: state.add_stream(m, Stream("s", "t", "gpu:0", 1.0, (spec,), model=m)) for m, spec in kinds.items()}
+    job = state.add_stream("slurm", Stream("j", "t", "job", 1.0, (counted,)))
+    chosen: dict[str, str] = {}
+
+    def read(second: int, *meters: str) -> list[tuple[str, str, float | None]]:
+        for meter in meters:
+            streams[meter].add(second * NS, second * NS, [100.0 * (second if meter == "nvml" else 1)])
+        job.add(second * NS, second * NS, [5.0 * second])
+        seen = Seen(second * NS, list(state.streams.values()), [], [])
+        return [(r.scope, r.model, r.energy_j) for r in list_hardware(seen, "h", chosen)]
+
+    assert read(1, "a guess") == [("gpu:0", "a guess", 0.0)]  # the others were never read
+    chosen.clear()
+    assert read(2, "a guess", "plug", "nvml") == [("gpu:0", "nvml", 0.0)]
+    assert read(3, "a guess", "plug") == [("gpu:0", "nvml", 0.0)]
+    assert read(4, "nvml") == [("gpu:0", "nvml", 200.0)]
 
 
 METER = """

@@ -62,7 +62,7 @@ def list_hardware(seen: Seen, host: str, chosen: dict[str, str]) -> list[Hardwar
     from joulelab.integrations.opentelemetry_export import HardwareReading
 
     found: dict[str, HardwareReading] = {}
-    sources: list[StreamState | CordSum] = [s for s in seen.streams if s.gives_energy]
+    sources: list[StreamState | CordSum] = [s for s in seen.streams if s.gives_energy and s.last_ns]
     for source in sorted((*sources, *seen.sums), key=_rank_source):
         place, energy_j, power_w = find_place(source), source.energy_j, find_power_now(source, seen.now_ns)
         is_known = isfinite(energy_j) or isfinite(power_w)

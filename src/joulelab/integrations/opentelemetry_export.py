@@ -28,7 +28,7 @@ from joulelab.core.text import escape_unprintable
 from joulelab.core.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -232,7 +232,7 @@ class PeriodicExport:
         self,
         settings: ExportSettings,
         points: MetricPoints,
-        read: Callable[[], tuple[Iterable[HardwareReading], int] | None],
+        read: Callable[[], tuple[Sequence[HardwareReading], int] | None],
         describe: Callable[[str], Any],
         tell: Callable[[str], None] | None = None,
     ) -> None:
@@ -263,9 +263,10 @@ class PeriodicExport:
         pause_s = self._settings.interval_s
         try:
             with _ExporterLog() as log:
-                exporter = open_exporter(self._settings.metrics, "metric")
+                exporter = None  # opened late: to import it takes half a second
                 while not self._over.wait(pause_s):
                     began = time.thread_time()
+                    exporter = exporter or open_exporter(self._settings.metrics, "metric")
                     self._export(exporter, log)
                     pause_s = max(self._settings.interval_s, (time.thread_time() - began) / SHARE)
                 if self._is_last_wanted:
@@ -275,7 +276,7 @@ class PeriodicExport:
 
     def _export(self, exporter: Any, log: _ExporterLog) -> None:
         found = self._read()
-        if found is None:
+        if found is None or not found[0]:
             return
         log.reason = ""
         if exporter.export(self._points.make_metrics(*found, self._describe)).name == "SUCCESS":
@@ -378,10 +379,9 @@ class RunExport:
         try:
             with _ExporterLog() as log:
                 sent = []
-                if settings.metrics:
+                readings = list_result_readings(result, with_power=not self._points.made)
+                if settings.metrics and readings:
                     exporter = open_exporter(settings.metrics, "metric", FLUSH_S)
-                    is_first = not self._points.made
-                    readings = list_result_readings(result, with_power=is_first)
                     at_ns = result.end_ns + self._to_utc_ns
                     sent.append(exporter.export(self._points.make_metrics(readings, at_ns, self._describe)))
                 if settings.traces:
@@ -415,9 +415,9 @@ def describe_workload(run: Path) -> dict[str, Any]:
         found |= {attribute: str(meta[key])} if meta.get(key) else {}
     events = find_host_dir(run, str(meta["host"])) / "events.run.jsonl"
     for line in events.read_text(encoding="utf-8", errors="replace").splitlines() if events.is_file() else ():
-        event = json.loads(line)
-        if event.get("event") == "workload":
-            found["process.pid"] = int(event["pid"])
+        with contextlib.suppress(ValueError):  # a line that is just being written
+            event = json.loads(line)
+            found |= {"process.pid": int(event["pid"])} if event.get("event") == "workload" else {}
     return found
 
 
@@ -446,7 +446,9 @@ def make_spans(result: Result, to_utc_ns: int, resource: Any, environ: Mapping[s
     start_ns = result.start_ns + to_utc_ns
     whole = tracer.start_span("joulelab run", outside, start_time=start_ns)
     whole.set_attributes(describe_energy(result.energy, result.duration_s, result.work))
-    whole.set_attributes({"joulelab.run.id": result.run, "joulelab.exit_code": result.exit_code or 0})
+    whole.set_attribute("joulelab.run.id", result.run)
+    if result.exit_code is not None:
+        whole.set_attribute("process.exit.code", result.exit_code)
     if result.signal is not None or result.exit_code:
         ending = f"signal {result.signal}" if result.signal is not None else f"exit {result.exit_code}"
         whole.set_status(Status(StatusCode.ERROR, ending))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,13 @@ def test_secrets_are_shown_by_their_source_only(places: Places) -> None:
     settings, _ = resolve_secrets(one, {"PW": SECRET})
     assert hide_secrets(f"a {SECRET} b", one, settings) == "a *** b"
     assert hide_secrets("abc", one, {"password": "ab"}) == "abc"
+
+
+def test_a_secret_for_a_server_that_is_not_checked_is_warned_about(places: Places) -> None:
+    one = entry(places, '{ env = "PW" }')
+    for settings, warns in (({"verify": False}, 1), ({"verify": False, "fingerprint": "ab"}, 0), ({"verify": True}, 0)):
+        checked = dataclasses.replace(one, settings={**one.settings, **settings})
+        assert len(resolve_secrets(checked, {"PW": SECRET})[1]) == warns, settings
 
 
 def test_nothing_that_is_handed_on_shows_secrets_when_printed(places: Places) -> None:

@@ -40,6 +40,9 @@ def resolve_secrets(entry: MeterEntry, environ: Mapping[str, str]) -> tuple[dict
                 where = f"{entry.sources.get(key, entry.source)}, {key}"
                 raise ConfigError(error.what, where=where, why=error.why, next=error.next, code=error.code) from None
             warnings += [f"meter {entry.name}: {warning}"] if warning else []
+    if settings.get("verify") is False and not settings.get("fingerprint") and list_secrets(entry, settings):
+        why = "verify = false sends its secret to whoever answers at its address"
+        warnings.append(f"meter {entry.name}: {why}; remove it, and the error names the fingerprint to set instead")
     if entry.parts:
         settings.setdefault("parts", entry.parts)
     return settings, warnings

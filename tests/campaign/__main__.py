@@ -140,8 +140,8 @@ def add_files(files: list[Path]) -> CampaignCounts:
 
 def main(words: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser("python -m tests.campaign", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m tests.campaign", description=__doc__, formatter_class=plain)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", default=os.urandom(3).hex())
     parser.add_argument("--only", action="append", choices=list(PARTS))

@@ -176,7 +176,7 @@ def test_an_unknown_accuracy_gives_no_interval(runs: Path) -> None:
     text = shown(load_result(path), path)
     assert "±" not in text.splitlines()[1]
     assert re.search(r"gpu:0 +\d\.\d+‡ ", text)
-    assert text.count("no interval: ") == 1
+    assert text.count("no interval: the accuracy of a meter is unknown") == 1
 
 
 def test_an_estimate_is_marked_everywhere(runs: Path) -> None:

@@ -46,6 +46,7 @@ J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in
 SAME_RATE = 0.02  # rates that differ by less are shown once
 BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
 TOO_FEW = "too few readings for an interval"
+NO_INTERVAL_REASON = "the accuracy of a meter is unknown, or there were too few readings"
 NO_POWER_METER = "no power meter was read (`joulelab meters` shows why)"
 # Options in next steps, and what a Python program writes instead.
 PYTHON_ARGUMENTS = {"--tail 2": "joulelab.measure(..., tail_s=2)", "--idle": "idle_s in joulelab.measure()"}
@@ -405,7 +406,7 @@ def make_summary_table(rows: Sequence[EnergyRow], whole: Quantity, phases: Seque
         used = None if phase.energy is None else MarkedCell(phase.energy, "~" if phase.estimate else "")
         cells = [label, used, _format_share(phase.energy, whole), mean_w, *([""] if has_peak else [])]
         made.append(TableRow((*cells, fmt.format_duration(phase.duration_s)), depth=phase.depth))
-    return make_table(columns, made)
+    return replace(make_table(columns, made), no_interval=NO_INTERVAL_REASON)
 
 
 def _format_share(energy: Quantity | None, whole: Quantity) -> str | None:

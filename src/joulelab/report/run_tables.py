@@ -21,6 +21,7 @@ from joulelab.report.run_rows import (
 from joulelab.report.run_summary import (
     J_PER_KWH,
     LABEL_WIDTH,
+    NO_INTERVAL_REASON,
     TOO_FEW,
     WORTH_KWH,
     avoid_breaks,
@@ -196,7 +197,7 @@ def make_energy_table(rows: list[EnergyRow]) -> Table:
         cells = (label, *marked[: len(columns) - 1])
         is_last_part = k + 1 < len(rows) and rows[k + 1].label == "measured"
         made.append(TableRow(cells, "total" if r.total else "", has_rule_below=is_last_part))
-    return make_table(columns, made)
+    return replace(make_table(columns, made), no_interval=NO_INTERVAL_REASON)
 
 
 def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, str]]:
@@ -276,7 +277,7 @@ def make_phase_table(rows: list[PhaseRow], *, families: bool = False) -> Table:
         if families and len(r.by_family) > 1 and r.duration_s > 0:
             for name, q in r.by_family.items():
                 made.append(TableRow((f"by {name}", "", q, divide_by_time(q, r.duration_s)), "dim", depth + 1))
-    return make_table(columns, made)
+    return replace(make_table(columns, made), no_interval=NO_INTERVAL_REASON)
 
 
 def _share_work(row: PhaseRow, kind: str, *, has_energy: bool) -> TableCell:
@@ -530,7 +531,7 @@ def format_run_energy(listed: Mapping[str, Any]) -> str:
 
 def word_no_interval(run: str) -> str:
     """Return why an energy in a list of runs has no interval, and the command that names the meter."""
-    return f"the accuracy of a meter is unknown, or there were too few readings; details:\n-> joulelab show {run} --all"
+    return f"{NO_INTERVAL_REASON}; details:\n-> joulelab show {run} --all"
 
 
 def format_run_end(listed: Mapping[str, Any]) -> str:

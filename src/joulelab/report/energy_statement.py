@@ -112,6 +112,7 @@ def gather_statement(results: Sequence[Result], methods: MethodFacts) -> Stateme
     for result in results:
         if result.energy is None or not result.energy.is_resolved:
             why = "no meter was read" if result.energy is None else "its energy is smaller than its interval"
+            why = "files of it are missing or changed" if result.is_damaged else why
             then = f"leave it out, or look at it: joulelab show {result.run}"
             raise StoreError(
                 "the run has no energy to state", where=result.run, why=why, next=then, code="store.no-energy"

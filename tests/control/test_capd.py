@@ -15,6 +15,7 @@ import pytest
 from tests.control.daemon import ROOT, Capd
 from tests.control.fake import as_nobody, fails, for_everybody, wait_for, world
 
+from joulelab.cli import capd as capd_command
 from joulelab.control import client
 from joulelab.control.client import CapRequest, Caps, restore_leftovers
 from joulelab.control.daemon import MAX_CLIENTS_PER_USER, RUN_AS_ROOT
@@ -337,3 +338,20 @@ def test_a_log_that_nobody_reads_ends_no_capd(environ, tmp_path, files):
         assert [r.outcome for r in caps.release()] == ["restored"]
     process.terminate()
     assert process.wait(timeout=120) in (0, 120)  # Python itself minds the closed output at its very end
+
+
+def test_a_log_whose_reader_hangs_holds_nothing_up(monkeypatch):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    with os.fdopen(reader, "rb") as log, os.fdopen(writer, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        capd_command._print_line("a line that is lost")
+        log.read(8192)
+        capd_command._print_line("a line")
+        monkeypatch.undo()
+        output.close()
+        assert log.read().endswith(b"xa line\n")

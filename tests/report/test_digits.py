@@ -24,6 +24,7 @@ from joulelab.plan.cost.cost_output import lay_out_books
 from joulelab.plan.cost.job_energy import RunEnergy
 from joulelab.plan.cost.sites import PlanSite
 from joulelab.report.comparison import compare_runs, lay_out_comparison, write_comparison
+from joulelab.report.footprint_text import format_cost
 from joulelab.report.group_comparison import RunGroup, compare_groups, lay_out_groups, write_groups
 from joulelab.report.matrix_tables import lay_out_matrix
 from joulelab.report.page.run_page import make_run_report
@@ -31,7 +32,15 @@ from joulelab.report.paper_tables import lay_out_paper, write_paper_document
 from joulelab.report.run_summary import lay_out_summary
 from joulelab.report.run_tables import lay_out_run
 from joulelab.report.study_tables import lay_out_study, write_study_document
-from joulelab.report.tables import Column, make_table, write_html, write_latex, write_markdown, write_terminal
+from joulelab.report.tables import (
+    Column,
+    format_cell,
+    make_table,
+    write_html,
+    write_latex,
+    write_markdown,
+    write_terminal,
+)
 from joulelab.report.terminal import write_blocks
 from joulelab.site.footprint import Site
 from joulelab.store.run_reader import open_run
@@ -211,3 +220,11 @@ def test_lists_and_plans_name_the_reason_of_a_missing_interval_once(tmp_path: Pa
         assert "unknown" in text.partition("no interval")[2]
     assert [line.count("‡") for line in listed.splitlines()] == [0, 0, 1, 0, 1, 1, 0, 0]
     assert "-> joulelab show r3 --all" in listed
+
+
+def test_an_amount_has_the_same_digits_in_a_line_a_table_and_beside_its_interval() -> None:
+    cost, mean = Quantity(0.00828, {"gain:a": 0.00025}), Column("mean", "W", bare=True)
+    bare = Column("cost", "EUR", bare=True, is_amount=True)
+    assert format_cost(cost, "EUR") == f"{format_cell(cost, bare)} EUR" == "0.0083 EUR"
+    assert format_cost(cost, "EUR", has_interval=True) == "0.0083 ± 0.0005 EUR"
+    assert format_cell(cost, mean) == "0.00828"  # a power keeps one digit more

@@ -4,7 +4,7 @@ One style for terminal, pages, papers and Python; `round_interval` in core/quant
 
 - `4.8 ± 0.4 kJ`: the uncertainty has one digit, or two if the first is 1; the value ends at the same place.
 - `4.83 kJ`: a figure that stands without its interval keeps one digit more; four digits if the accuracy is unknown.
-  Money and CO2e in a line keep none more: the page has the same amounts with their intervals.
+  Money and CO2e keep none more: they also stand beside their intervals, in comparisons and on pages.
 - `too short to measure`, `not resolved`: in place of a figure that is smaller than its interval.
 - `1,990 tokens/s`: a comma between thousands, a point before decimals, SI prefixes instead of exponents.
 """

@@ -195,10 +195,12 @@ def list_footprint_columns(rows: Sequence[CellMetrics]) -> list[FilledColumn]:
     costs = [None if f is None else f.cost for f in found]
     masses = [None if f is None else f.co2e_kg for f in found]
     if len(currencies) == 1:
-        columns.append(_mark_estimates((Column("cost", currencies.pop(), bare=True), costs), estimates))
+        columns.append(_mark_estimates((Column("cost", currencies.pop(), bare=True, is_amount=True), costs), estimates))
     if any(q is not None for q in masses):
         factor, unit = scale_co2e(masses)
-        columns.append(_mark_estimates((Column("CO2e", unit, factor=factor, bare=True), masses), estimates))
+        columns.append(
+            _mark_estimates((Column("CO2e", unit, factor=factor, bare=True, is_amount=True), masses), estimates)
+        )
     return columns
 
 

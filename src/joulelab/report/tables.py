@@ -81,9 +81,9 @@ class Column:
 
     Figures are divided by `factor` to be in `unit`; shares of one are shown in percent. Figures that are smaller than
     their interval are shown in words, except `signed` ones, such as a quality; derived ones are `not resolved`.
-    A `bare` figure has the digits that its interval allows, but no interval. `digits` are those of numbers without an
-    uncertainty. Optional columns are left out of a terminal that is too
-    narrow, the last one first.
+    A `bare` figure has the digits that its interval allows, but no interval, and one digit more unless it `is_amount`
+    of money or CO2e. `digits` are those of numbers without an uncertainty. Optional columns are left out of a terminal
+    that is too narrow, the last one first.
     """
 
     name: str
@@ -93,6 +93,7 @@ class Column:
     signed: bool = False
     is_derived: bool = False
     bare: bool = False
+    is_amount: bool = False
     digits: int = 4
     is_share: bool = False
     is_optional: bool = False
@@ -206,7 +207,8 @@ def _format_quantity(q: Quantity, column: Column) -> str:
     if expanded == 0:
         return fmt.format_number(q.value / column.factor, column.digits)
     if column.bare and q.is_resolved:
-        return fmt.format_value(q.value / column.factor, None if expanded is None else expanded / column.factor)
+        format_figure = fmt.format_rounded if column.is_amount else fmt.format_value
+        return format_figure(q.value / column.factor, None if expanded is None else expanded / column.factor)
     if not column.signed:
         return fmt.format_scaled(q, column.factor, is_derived=column.is_derived)
     wide = None if expanded is None else expanded / column.factor

@@ -51,9 +51,7 @@ INSTALLED = frozenset(site.getsitepackages())
 # processes; what else runs in one is run by tests of its own layer too. The tests themselves are traced
 # but for those of UNTRACED that are slow: the quick tier runs the same code.
 TRACED = ("tests/control/", "tests/core/", "tests/recorder/test_owner.py", "tests/recorder/test_process.py")
-UNTRACED = tuple(
-    f"tests/{folder}/" for folder in ("browser", "cli", "docs", "hostile", "papers", "release", "store", "study")
-)
+UNTRACED = tuple(f"tests/{folder}/" for folder in ("browser", "docs", "hostile", "papers", "release", "store", "study"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -182,7 +182,9 @@ def test_a_study_is_reproduced_kept_and_not_run_again_and_a_changed_twin_is_anot
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize(
+    "paper", [pytest.param(name, marks=[] if name == "gdansk" else pytest.mark.campaign) for name in PAPERS]
+)
 def test_nothing_that_was_published_gets_into_what_is_reproduced(
     paper: str, tmp_path: Path, options: ReproduceOptions
 ) -> None:
@@ -202,7 +204,7 @@ def test_nothing_that_was_published_gets_into_what_is_reproduced(
 
 # That of bnl is also the default, which moves gdansk's: its long runs add nothing here.
 @pytest.mark.system
-@pytest.mark.parametrize("paper", [name for name in PAPERS if name != "bnl"])
+@pytest.mark.parametrize("paper", ["gdansk", pytest.param("horeka", marks=pytest.mark.campaign)])
 def test_the_change_that_is_suggested_moves_figures(paper: str, tmp_path: Path, options: ReproduceOptions) -> None:
     file = shortened(paper, tmp_path)
     head, first, *_ = re.split(r"(?m)^(?=\[workloads\.)", file.read_text())

@@ -164,6 +164,7 @@ def test_failed_slots_are_kept_said_and_retried_on_request(file: Path, environ: 
     assert len(kept) == 1
 
 
+@pytest.mark.campaign  # study/test_sweeping.py: two sweeps of one study share the work
 def test_two_runs_of_one_study_do_not_clash(file: Path, environ: dict[str, str]) -> None:
     file.write_text(SHORT.replace("n = [1]", "n = [1, 2]"))
     both = [start(file, environ, "run", "--no-figures") for _ in range(2)]
@@ -176,6 +177,7 @@ def test_two_runs_of_one_study_do_not_clash(file: Path, environ: dict[str, str])
     assert {str(read_slot(slot).state) for slot in slots} == {"done"}
 
 
+@pytest.mark.campaign  # study/test_sweeping.py: what is cut off is kept and run again
 def test_interrupted_it_says_so_and_goes_on(file: Path, environ: dict[str, str]) -> None:
     # What comes after the first slot waits for the interrupt.
     hold = "if test -e first -a ! -e go; then exec sleep 600; fi; touch first"

@@ -167,6 +167,7 @@ def test_whole_runs_find_a_good_cap(bench: CapBench) -> None:
     assert regret(bench, told["choice_w"]) < FEW_PERCENT
 
 
+@pytest.mark.campaign  # study/tuning/test_runs.py goes on and leaves such caps out, in virtual time
 def test_an_interrupted_tune_goes_on_and_a_cap_that_fails_is_left_out(bench: CapBench) -> None:
     # The second trial waits for the interrupt.
     script = f"""test {{cap}} -gt 120 || exit 1

@@ -26,6 +26,8 @@ from joulelab.store.run_folder import RunState, list_runs, read_end, read_meta, 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from joulelab.core.quantity import Quantity
+
 pytestmark = pytest.mark.system
 
 METERS = [fake(devices=2)]
@@ -42,6 +44,15 @@ def kw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def at_rest() -> bool:
     slot = session._slot
     return marking.writer() is None and "JOULELAB_RUN" not in os.environ and (slot is None or slot.session is None)
+
+
+def holds(energy: Quantity | None, joules: float) -> bool:
+    """Return whether it is about the energy of both GPUs, and not of one or three: a busy machine samples late.
+
+    tests/analysis have the exact figures, in virtual time.
+    """
+    assert energy is not None
+    return energy.value == pytest.approx(joules, rel=0.4)
 
 
 def test_a_block_is_a_run(kw: dict[str, Any]) -> None:
@@ -62,8 +73,7 @@ def test_a_block_is_a_run(kw: dict[str, Any]) -> None:
     meta = read_meta(m.run)
     assert (meta["name"], meta["labels"]) == ("training", {"lr": "0.1"})
     assert m.duration_s > 0.4
-    assert m.energy is not None
-    assert m.energy.value == pytest.approx(200 * m.duration_s, rel=0.05)
+    assert holds(m.energy, 200 * m.duration_s)
     assert set(m.scopes) == {"gpu:0", "gpu:1"}
     assert [p.title for p in m.phases] == ["epoch 3", "rest"]
     assert m.phases[0].work == {"samples": 64}
@@ -86,7 +96,7 @@ def test_between_begin_and_end_is_a_run(kw: dict[str, Any]) -> None:
     assert [b["name"] for b in marks(m.run, "begin")] == ["epoch"]
     assert m.energy is not None
     per_sample = m.energy / 64
-    assert float(per_sample) == pytest.approx(200 * m.duration_s / 64, rel=0.12)
+    assert holds(per_sample, 200 * m.duration_s / 64)
     assert per_sample.relative == pytest.approx(m.energy.relative)
 
 
@@ -95,8 +105,7 @@ def test_blocks_inside_are_phases_and_have_results_while_the_run_goes_on(kw: dic
         with joulelab.measure("inner") as inner:
             time.sleep(0.3)
         assert inner.run == outer.run
-        assert inner.energy is not None
-        assert inner.energy.value == pytest.approx(200 * inner.duration_s, rel=0.12)
+        assert holds(inner.energy, 200 * inner.duration_s)
     assert outer.run is not None
     assert [(m["name"], m["parent"]) for m in marks(outer.run, "begin")] == [("inner", None)]
     assert len(list_runs(kw["runs"])) == 1
@@ -129,10 +138,8 @@ def test_threads_share_a_run_that_closes_with_the_last(kw: dict[str, Any]) -> No
     assert at_rest()
     a, b = done["first"], done["second"]
     assert a.run == b.run
-    assert a.energy is not None
-    assert b.energy is not None
-    assert a.energy.value == pytest.approx(200 * a.duration_s, rel=0.12)
-    assert b.energy.value == pytest.approx(200 * b.duration_s, rel=0.12)
+    assert holds(a.energy, 200 * a.duration_s)
+    assert holds(b.energy, 200 * b.duration_s)
     assert a.run is not None
     assert {m["name"] for m in marks(a.run, "begin")} == {"first", "second"}
 

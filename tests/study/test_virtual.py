@@ -216,7 +216,7 @@ def _workers(pid: int) -> Iterator[int]:
     yield from map(int, listed.stdout.split())
 
 
-@pytest.mark.system
+@pytest.mark.campaign  # a kill; test_a_worker_that_dies_is_told is in make test
 def test_a_killed_run_leaves_no_workers_and_goes_on_when_called_again(tmp_path: Path) -> None:
     write(tmp_path, repeats=8)
     process = subprocess.Popen(_study_run(tmp_path), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

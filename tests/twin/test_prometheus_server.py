@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -157,7 +158,8 @@ def test_the_entry_reads_the_twin_live_and_afterwards(truth, twin):
         assert {row[2][0] for row in fetched.rows} == {watts}
     with contextlib.closing(open_meter("prometheus", entry(twin) | {"preset": "dcgm", "match": 'job="dcgm"'})) as meter:
         assert [s.scope for s in meter.streams()] == [f"gpu:{n}" for n in range(8)]
-        energy_j, power_w, _ = meter.read(meter.streams()[3])
+        stream = meter.streams()[3]
+        energy_j, power_w, _ = until(lambda: all(map(math.isfinite, (read := meter.read(stream))[:2])) and read)
         assert power_w == pytest.approx(truth.power("gpu:3", monotonic_ns()), abs=0.01)
         now = truth.energy("gpu:3", truth.start_ns, monotonic_ns())
         assert now - 60 * power_w < energy_j < now + 1

@@ -188,7 +188,7 @@ def test_a_job_with_a_checkpoint_ends_for_a_pause_and_is_started_again(bench: Ca
 
 
 def test_a_checkpoint_that_fails_lets_the_job_run_on(bench: CapBench) -> None:
-    plan = make_plan(read_utc_s(), ((PAUSE, None, 1.0, 100.0), (RUN, None, NEVER_S, 450.0)))
+    plan = make_plan(read_utc_s(), ((PAUSE, None, NEVER_S, 100.0), (RUN, None, NEVER_S, 450.0)))
     words = make_checkpoint_command(["sh", "-c", "sleep 1; exit 4"], plan.stretches, "exit 9")
     done = subprocess.run(words, cwd=bench.folder, timeout=120, check=False, capture_output=True, text=True)
     assert done.returncode == 4

@@ -70,7 +70,7 @@ def test_every_figure_is_drawn_with_units_and_the_coverage_factor(tmp_path: Path
             assert "MJ s" in said
 
 
-@pytest.mark.no_cover  # other figures trace the same
+@pytest.mark.campaign  # every figure is drawn by the test above
 def test_figures_are_the_same_each_time_and_of_every_format(tmp_path: Path) -> None:
     times = summarise_cells([cell(f"c{c:g}", [trial(None, c), trial(None, c + 1)], cap=c) for c in (1.0, 2.0)])
     kinds = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}

@@ -37,7 +37,7 @@ def test_four_trials_of_a_recorded_sweep_lose_less_than_one_percent_in_the_middl
 
 
 @needs_sweeps
-@pytest.mark.system
+@pytest.mark.campaign  # many searches; test_four_trials is in make test
 @pytest.mark.parametrize("goal", FEWER)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_seven_trials_of_a_dense_grid_lose_less_than_one_percent_in_the_middle(path, goal):

@@ -60,7 +60,7 @@ def searched(
 
 @pytest.mark.system  # pure, and slow
 @pytest.mark.parametrize("goal", ["energy", "time", "edp", "eds:1.5", "energy@slowdown=5%"])
-@pytest.mark.parametrize("draw", [110.0, 170.0, 240.0, 300.0])
+@pytest.mark.parametrize("draw", [110.0, 240.0])
 def test_finds_a_cap_close_to_the_best_in_seven_trials(goal, draw):
     energy, time = physical(draw=draw)
     _, choice, asked = searched(energy, time, goal)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from joulelab.twin.truth import Truth
 
+START_LIMIT_S = 60.0
 MAINS_V, MAINS_HZ, POWER_FACTOR = 230.0, 50.0, 0.98
 STRIDE = 64  # from one outlet to the next on this PDU
 
@@ -130,11 +131,11 @@ def serve_device(device: Any, port: int) -> Iterator[int]:
     thread = threading.Thread(target=loop.run_forever, name="modbus")
     thread.start()
     try:
-        server = asyncio.run_coroutine_threadsafe(_start_server(device, port), loop).result(10)
+        server = asyncio.run_coroutine_threadsafe(_start_server(device, port), loop).result(START_LIMIT_S)
         try:
             yield server.transport.sockets[0].getsockname()[1]
         finally:
-            asyncio.run_coroutine_threadsafe(server.shutdown(), loop).result(10)
+            asyncio.run_coroutine_threadsafe(server.shutdown(), loop).result(START_LIMIT_S)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -119,5 +119,5 @@ class PlanKills:
         has_cap = any("cap" in problem or "journal" in problem for problem in problems)
         if has_cap or found["under a cap"]:
             counts.caps["never" if has_cap else "by themselves"] += 1
-        counts.processes_left += sum("process" in problem for problem in problems)
+        counts.processes_left += sum("a process of joulelab" in problem for problem in problems)
         counts.problems += [f"{way}: {problem}" for problem in problems]

@@ -131,7 +131,11 @@ def strike_plan(bench: CapBench, draw: random.Random, way: str, found: Counter[s
             time.sleep(draw.uniform(0.0, 3.0))
             known = list({each.pid: each for each in (*known, *one.family())}.values())
             one.process.send_signal(signal.SIGTERM)
-        one.process.wait(120)
+        try:
+            one.process.wait(120)
+        except subprocess.TimeoutExpired:
+            states = [f"{each.pid} {' '.join(read_words(each)[-2:])[:40]} {each.status()}" for each in one.family()]
+            return [f"it does not end: {'; '.join(states)}; {one.log.read_text()[-300:]}"]
         return _list_leftovers(bench, known, one)
     finally:
         one.close()

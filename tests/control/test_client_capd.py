@@ -57,13 +57,17 @@ class Scripted:
                     if answer:
                         self._peers[-1].sendall(json.dumps(answer).encode() + b"\n")
                     continue
-                data = one.recv(65536)
+                try:
+                    data = one.recv(65536)
+                except ConnectionResetError:  # it went without reading an answer
+                    data = b""
                 for line in data.splitlines():
                     frame = json.loads(line)
                     self.heard.append(frame)
                     answer = self.answers(frame)
                     if answer:
-                        one.sendall(json.dumps({"id": frame["id"], **answer}).encode() + b"\n")
+                        with contextlib.suppress(BrokenPipeError):
+                            one.sendall(json.dumps({"id": frame["id"], **answer}).encode() + b"\n")
                 if not data or (self.heard and answer is None):
                     one.close()
                     self._peers.remove(one)

@@ -414,8 +414,10 @@ def _word_error(error: Exception, roots: Sequence[Path]) -> tuple[int, str]:
     if isinstance(error, ConfigError):
         return 400, "; ".join(filter(None, [error.what, error.why, error.next]))
     if isinstance(error, (NotARun, FileNotFoundError)):
-        return 404, "it is not there (any more)"
+        return 404, "there is no such run or study (any more)"
     text = word_problem(error, roots[0])
     for root in roots:
         text = text.replace(str(root), "...")
-    return (500, f"it cannot be read: {text}") if isinstance(error, (JoulelabError, OSError)) else (500, "it failed")
+    if isinstance(error, (JoulelabError, OSError)):
+        return 500, f"the run or study cannot be read: {text}"
+    return 500, "the answer could not be made; the reason is in the log of joulelab dashboard"

@@ -114,5 +114,6 @@ def write_sums_page(found: SelectionSum, *, token: bool = False) -> str:
 def write_message_page(title: str, text: str, *, token: bool = False, links: Sequence[tuple[str, str]] = ()) -> str:
     """Return a page with a message and links."""
     listed = tag("ul", *(tag("li", tag("a", shorten(word), href=href)) for href, word in links)) if links else None
-    body = join_html((tag("p", escape_unprintable(text)), listed, tag("p", tag("a", "All runs", href="/"))))
+    sentence = f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", ":")) else ".")
+    body = join_html((tag("p", escape_unprintable(sentence)), listed, tag("p", tag("a", "All runs", href="/"))))
     return write_page(Page(title, "", (Section("what", "What happened", body),)), write_navigation("", token=token))

@@ -199,6 +199,20 @@ def _judge_figure(result: dict[str, Any], *, stated: bool, when: str) -> list[st
     return [] if stated else [f"{energy['value']:.0f} J {when}, {true_j:.0f} J is true, and nothing states it"]
 
 
+def count_figure(result: dict[str, Any], counts: CampaignCounts, what: str) -> None:
+    """Count whether the true energy is inside the interval of a result."""
+    value_j, expanded_j = result["energy"]["value"], result["energy"]["expanded"]
+    if value_j is None or expanded_j is None:
+        return
+    true_j = square_meter.compute_true_energy_j(result["start_ns"], result["end_ns"])
+    counts.energies += 1
+    if abs(value_j - true_j) > expanded_j:
+        counts.energies_outside += 1
+        checks = ", ".join(check["code"] for check in result["checks"])
+        figure = f"{value_j:.1f} ± {expanded_j:.1f} J, true {true_j:.1f} J in {result['duration_s']:.2f} s"
+        counts.outside.append(f"{what}: {figure}; {checks}; {result.get('problems', '')}")
+
+
 class FaultTrials:
     """Draw faults: failing and slow calls for ever or for a while, a folder that vanishes, steps of the clock."""
 
@@ -233,11 +247,8 @@ class FaultTrials:
         counts.processes_left += len(trial.left)
         what = f"{kind} {'; '.join(map(str, rules))}"
         counts.problems += [f"{what}: {problem}" for problem in problems]
-        if not problems and (energy := trial.result.get("energy")):
-            result = trial.result
-            true_j = square_meter.compute_true_energy_j(result["start_ns"], result["end_ns"])
-            counts.energies += energy["expanded"] is not None
-            counts.energies_outside += abs(energy["value"] - true_j) > (energy["expanded"] or float("inf"))
+        if not problems and trial.result.get("energy"):
+            count_figure(trial.result, counts, what)
         shutil.rmtree(trial.folder, ignore_errors=True)
 
     def _draw_rule(self, draw: random.Random) -> Rule:

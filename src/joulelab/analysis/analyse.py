@@ -223,7 +223,7 @@ def _find_end(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def find_span(run: Run, events: list[dict[str, Any]]) -> RunSpan:
-    """Find when the workload ran: from the end record, from events, or to the last reading of a run that was killed."""
+    """Find when the workload ran: from the end record, from events, or up to the last sign of life."""
     end = run.end or {}
     begun = next((int(e.get("start_ns", e["t"])) for e in events if e.get("event") == "workload"), None)
     idle = next(((int(e["from"]), int(e["to"])) for e in events if e.get("event") == "idle"), None)
@@ -239,23 +239,19 @@ def find_span(run: Run, events: list[dict[str, Any]]) -> RunSpan:
 
 
 def _find_last_proof(run: Run, events: list[dict[str, Any]]) -> int:
-    """Return the last time (ns) at which a run without an end was going on, by its readings and events.
+    """Return the last time (ns) at which a run without an end was going on.
 
     The recorder of a killed run ends a moment after it. Its last event, `stop`, has the time at which it last saw the
-    run alive, and nothing later is proof. Older runs have no such time: there readings are proof, and events only
+    run alive; what came later is no proof. Older runs have no such time: there readings are proof, and events only
     where there are none.
     """
-    series = [run.series(table, stream.name, channels=[]) for table in run.tables() for stream in table.streams]
-    stamps = [s.t1_ns for s in series if s.t1_ns.size]
+    series = (run.series(table, stream.name, channels=[]) for table in run.tables() for stream in table.streams)
+    last = [int(s.t1_ns[-1]) for s in series if s.t1_ns.size]
     times = [int(e["t"]) for e in events if "t" in e]
     stops = [e for e in events if e.get("event") == "stop" and e.get("host") == run.meta.get("host")]
-    if run.state != "killed" or not stops or any(t1_ns[-1] > int(stops[-1]["t"]) for t1_ns in stamps):
-        return max([*times, *(int(t1_ns[-1]) for t1_ns in stamps)], default=0)
-    alive_ns = stops[-1].get("alive_ns") or int(stops[-1]["t"]) - 1
-    last = [int(seen[-1]) for t1_ns in stamps if (seen := t1_ns[t1_ns <= alive_ns]).size]
-    if stops[-1].get("alive_ns") or not last:
-        last += [t for t in times if t <= alive_ns]
-    return max(last, default=0)
+    if run.state != "killed" or not stops or max(last, default=0) > int(stops[-1]["t"]):
+        return max([*times, *last], default=0)
+    return int(stops[-1].get("alive_ns") or max(last or [t for t in times if t < int(stops[-1]["t"])], default=0))
 
 
 def _read_joined_span(event: Mapping[str, Any]) -> RunSpan:

@@ -22,7 +22,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "ending.killed": (
         "warning",
-        "joulelab was killed before the workload ended; the figures end at the last reading before that",
+        "joulelab was killed before the workload ended; the figures end when it was last seen running",
         "",
     ),
     "ending.live": ("note", "the run has not ended; these are the figures so far", ""),
@@ -327,6 +327,31 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "",
     ),
     # Power caps.
+    "calibration.old": (
+        "note",
+        "{scope}: the calibration of {date} is {years:year} old, so the interval is wider",
+        "Check it against the reference again: joulelab calibrate --check --reference METER",
+    ),
+    "calibration.driver": (
+        "note",
+        "{scope}: the calibration of {date} was made with another driver, so the interval is wider",
+        "Check it against the reference again: joulelab calibrate --check --reference METER",
+    ),
+    "calibration.temperature": (
+        "note",
+        "{scope}: the calibration of {date} was made at {cold_c} to {hot_c} degC, the run was at {celsius} degC, so the interval is wider",
+        "Calibrate at the temperature of your runs: joulelab calibrate --reference METER",
+    ),
+    "calibration.load": (
+        "note",
+        "{scope}: the calibration of {date} was made up to {seen_w:W}, the run reached {high_w:W}, so the interval is wider",
+        "Calibrate with a higher load: joulelab calibrate --reference METER",
+    ),
+    "calibration.not-used": (
+        "note",
+        "{scope}: the calibration of {date} is not used: it is too old, of another model, or from another temperature",
+        "Calibrate again: joulelab calibrate --reference METER",
+    ),
     "cap.changed": ("warning", "{scope}: the cap changed during the run, between {low_w:W} and {high_w:W}", CAP_STATUS),
     "cap.vanished": (
         "failed",

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 ERRORS = """
 config.broken-package config.cap config.clock config.file-exists config.folder config.foreign-file config.hosts
-config.interval config.map
+config.interval
+config.large-file config.map
 config.missing-key config.mlperf
 config.name config.name-taken config.no-file config.no-job config.no-pair config.no-site
 config.no-study config.no-such-picture config.only
@@ -27,7 +28,8 @@ config.write error.nothing-to-draw
 store.gone store.no-recorder store.not-run-yet unavailable.failed
 """
 USAGE = """
-exclusive format gate-runs needs-add needs-capture needs-estimate needs-file needs-list needs-stop-at needs-until needs-values
+exclusive format gate-runs needs-add needs-capture needs-estimate needs-file needs-list
+needs-stop-at needs-until needs-values
 no-cap no-command no-name no-pair
 no-quality no-such-command no-vs no-whole-run one-meter other-mode
 period same-run several-files too-many-words unknown-message

@@ -238,7 +238,11 @@ def _verify_table(path: Path) -> OutsideReport:
         then = "name a run, the folder of an MLPerf submission, or an emissions.csv of CodeCarbon"
         why = "it has none of CodeCarbon's columns"
         raise ConfigError("it cannot be verified", where=str(path), why=why, next=then, code="config.not-verifiable")
-    rows, checks = read_codecarbon_rows(source.names, islice(source.read_rows(), MOST_ROWS))
+    cells = list(islice(source.read_rows(), MOST_ROWS + 1))
+    if len(cells) > MOST_ROWS:
+        what, then = f"it has more than {MOST_ROWS:,} lines", "split it, and verify the parts"
+        raise ConfigError(what, where=str(path), next=then, code="config.large-file")
+    rows, checks = read_codecarbon_rows(source.names, cells)
     checks += check_codecarbon(rows)
     if source.faults.shape:
         texts = {"column": "the whole line", "text": "another number of cells"}

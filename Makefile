@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start thousands of processes: each would compile all that it imports where the environment forbids to keep it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs dist screenshots all-output quick quick-covered frameworks-covered system-covered test test-all check format benchmarks install install-dev system clean
+.PHONY: demo campaign docs dist screenshots all-output quick quick-covered frameworks-covered system-covered test test-all check format benchmarks install install-dev system clean
 
 # About a minute, on a simulated node; the installation comes the first time only. Results go to joulelab-demo/.
 demo: $(VENV)/installed-demo
@@ -45,6 +45,11 @@ system-covered: install-dev
 # Kills, fuzzing, coverage of intervals, what needs real time to pass; and all of hypothesis' tests with new examples.
 test-all: test
 	@HYPOTHESIS_PROFILE=campaign $(PYTEST) -q -n 2 -m "campaign or hypothesis" --timeout=3600 --durations=10
+
+# Kills, floods, hostile folders and fuzzers for MINUTES; counts go to campaign.jsonl and are printed as one table.
+MINUTES ?= 10
+campaign: install-dev
+	@$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
 check: install-dev
 	$(BIN)/ruff format --check --quiet .

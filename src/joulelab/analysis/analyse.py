@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulelab.analysis.breakdown import break_down_energy
+from joulelab.analysis.calibrations import RunCalibrations, replace_calibrations
 from joulelab.analysis.channels import EnergyChannel, ScopeChannels, SumCurve, list_energy_specs, load_channels
 from joulelab.analysis.checks import LostTables, RunEvidence, UnreadStream, check_run, is_needed_for_totals, is_of_marks
 from joulelab.analysis.counter import CounterCurve
@@ -87,10 +88,13 @@ class RunSpan:
         return min(max(a_ns, own.start_ns), own.end_ns), min(max(b_ns, own.start_ns), own.end_ns)
 
 
-def analyse_run(run: Run) -> Result:
-    """Analyse a run that is live, killed or sealed; raise StoreError if its files hold unusable values, else Defect."""
+def analyse_run(run: Run, *, calibration: Mapping[str, Any] | None = None) -> Result:
+    """Analyse a run that is live, killed or sealed; raise StoreError if its files hold unusable values, else Defect.
+
+    `calibration` replaces the calibrations that the run stored; an empty one replaces them by none.
+    """
     try:
-        events = list(run.events())
+        events = replace_calibrations(run.events(), calibration)
         span = find_span(run, events)
         return analyse_span(run, span, events)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -112,11 +116,12 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
     """Analyse a time span of a run: read, join, compare, add up, check."""
     a, b = span.start_ns, span.end_ns
     # Read the channels and join the meters.
-    joined = load_joined(run, span)
+    calibrations = RunCalibrations.from_events(events, run.meta)
+    joined = load_joined(run, span, calibrations)
     marks = run.marks()
     damage = run.damage(events)  # after all files have been read
     if lost := LostTables(damage):
-        joined = join_meters(load_channels(run, span.idle, lost), a, b)
+        joined = join_meters(load_channels(run, span.idle, lost, calibrations), a, b)
     scopes = joined.scopes
     # Compute the energy of each scope; compare meters, and count unseen energy where they disagree.
     meta, end = run.meta, run.end or _find_end(events)
@@ -193,9 +198,14 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
     )
 
 
-def load_joined(run: Run, span: RunSpan) -> JoinedScopes:
-    """Read and join the channels of a run for the workload of a time span; the run caches the result."""
-    return run.remember(span, lambda: join_meters(load_channels(run, span.idle), span.start_ns, span.end_ns))
+def load_joined(run: Run, span: RunSpan, calibrations: RunCalibrations | None = None) -> JoinedScopes:
+    """Read and join the channels of a run for the workload of a time span; the run caches the result.
+
+    `calibrations` are those that the run stored unless others are given.
+    """
+    used = RunCalibrations.from_events(run.events(), run.meta) if calibrations is None else calibrations
+    ends = span.start_ns, span.end_ns
+    return run.remember((span, used.stored), lambda: join_meters(load_channels(run, span.idle, None, used), *ends))
 
 
 def _describe_run(run: Run, end: dict[str, Any]) -> dict[str, Any]:

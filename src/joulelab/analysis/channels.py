@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.calibrations import RunCalibrations, calibrate_channel, name_accuracy
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings, compute_coverage
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 FEWEST_IDLE = 3  # readings of the idle stretch needed to bound power from below
 SHORTEST_READ_S = 0.02  # shortest and longest time by which two readings of one value with an age may differ
 LONGEST_READ_S = 0.25
+HIGH_SHARE = 0.95  # share of the readings below the power that counts as the highest load of a run
 DEAD_UPDATES, DEAD_QUANTA = 10, 3  # updates and quanta of energy after which a counter that did not change is dead
 
 
@@ -121,7 +123,7 @@ class EnergyChannel:
             channel=self.spec.name,
             kind=self.spec.kind,
             energy=energy,
-            accuracy=self.spec.accuracy.source,
+            accuracy=name_accuracy(self.spec.accuracy),
             reference=self.spec.accuracy.reference,
             estimate=self.spec.estimate,
             readings=inside.stop - inside.start,
@@ -165,11 +167,19 @@ class ScopeChannels:
         return min(powers, key=lambda c: (c.spec.estimate, c.spec.window_s or 0.0, c.step_s), default=None)
 
 
-def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTables | None = None) -> list[ScopeChannels]:
+def load_channels(
+    run: Run,
+    idle: tuple[int, int] | None = None,
+    lost: LostTables | None = None,
+    calibrations: RunCalibrations | None = None,
+) -> list[ScopeChannels]:
     """Read every channel of power or energy of a run, except from tables that are `lost`.
 
-    `idle` is a time span (ns) whose power is the lower bound of unseen power.
+    `idle` is a time span (ns) whose power is the lower bound of unseen power. `calibrations` are those that the run
+    stored unless others are given.
     """
+    if calibrations is None:
+        calibrations = RunCalibrations.from_events(run.events(), run.meta)
     state = read_states(run)
     found: dict[tuple[str, str], list[EnergyChannel]] = {}
     parents: dict[tuple[str, str], str | None] = {}
@@ -178,7 +188,7 @@ def load_channels(run: Run, idle: tuple[int, int] | None = None, lost: LostTable
             continue
         for stream in table.streams:
             key = (table.host, stream.scope)
-            channels = _read_stream(run, table, stream, state.get(key, {}), idle)
+            channels = _read_stream(run, table, stream, state.get(key, {}), idle, calibrations)
             if channels:
                 found.setdefault(key, []).extend(channels)
                 parents[key] = find_parent(stream.scope, stream.parent)
@@ -206,7 +216,12 @@ def list_energy_specs(stream: Stream) -> list[Spec]:
 
 
 def _read_stream(
-    run: Run, table: TableInfo, stream: Stream, state: dict[str, Readings], idle: tuple[int, int] | None
+    run: Run,
+    table: TableInfo,
+    stream: Stream,
+    state: dict[str, Readings],
+    idle: tuple[int, int] | None,
+    calibrations: RunCalibrations,
 ) -> list[EnergyChannel]:
     specs = list_energy_specs(stream)
     if not specs:
@@ -217,6 +232,7 @@ def _read_stream(
         series, specs = replace(series, t0_ns=series.t1_ns), [replace(c, update_s=0.0) for c in specs]
     if age is not None:
         series, specs = _move_to_origin(series, age, stream), [replace(c, update_s=0.0) for c in specs]
+    series, specs = _calibrate_stream(series, specs, calibrations, table, stream, state)
     error_ns = run.clock_error_ns(table.host)
     clock_s = None if error_ns is None else error_ns * 1e-9
     powers: list[PowerCurve] = []
@@ -238,6 +254,29 @@ def _read_stream(
         made = EnergyChannel(table.host, table.meter, stream, spec, curve, frozen, clock_s=clock_s, dead=dead)
         channels.append(made)
     return channels
+
+
+def _calibrate_stream(
+    series: SampleSeries,
+    specs: list[Spec],
+    calibrations: RunCalibrations,
+    table: TableInfo,
+    stream: Stream,
+    state: dict[str, Readings],
+) -> tuple[SampleSeries, list[Spec]]:
+    """Return the values of a stream after its calibration, with its accuracy; as they are without one."""
+    if not calibrations.list_fitting(table.host, table.meter, stream):
+        return series, specs
+    powers = [series.values[c.name] for c in specs if c.kind == "power"]
+    watts = np.concatenate(powers) if powers else np.empty(0)
+    watts = watts[np.isfinite(watts)]
+    high_w = float(np.quantile(watts, HIGH_SHARE)) if watts.size else None
+    use = calibrations.find_use(table.host, table.meter, stream, state, high_w)
+    if use is None:
+        return series, specs
+    made = {c.name: calibrate_channel(c, series.values[c.name], *use) for c in specs}
+    values = {**series.values, **{name: value for name, (_, value) in made.items()}}
+    return replace(series, values=values), [spec for spec, _ in made.values()]
 
 
 def _should_change(readings: Readings, spec: Spec, powers: Sequence[PowerCurve]) -> bool:

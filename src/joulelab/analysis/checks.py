@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.analysis.calibrations import check_calibrations
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.device_checks import check_devices
 from joulelab.analysis.job_accounting import Accounts
@@ -131,6 +132,7 @@ def check_run(run: RunEvidence) -> Iterator[Check]:
     yield from _check_span(run)
     yield from check_meters(run)
     yield from check_devices(run)
+    yield from check_calibrations(run)
     for event in run.list_events("clock-step"):
         yield Check("clock-stepped", "warning", numbers={"step_s": float(event.get("by_ns", 0)) * 1e-9})
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.calibrations import get_missing_power, make_level_terms
 from joulelab.analysis.power import GAP_STEPS, PowerCurve, name_error_source
 from joulelab.analysis.readings import Readings, find_usual_step
 from joulelab.analysis.unseen import (
@@ -85,6 +86,7 @@ class CounterCurve:
         self.spec = spec
         self.name = name
         self.source = name_error_source(spec, name)
+        self.missing_w = get_missing_power(spec)
         self.power = power
         self.lag_u_s = lag_u_s
         self.base_ns = int(readings.t0_ns[0])
@@ -182,7 +184,7 @@ class CounterCurve:
         first = np.concatenate(([0], np.flatnonzero(turn[1:] != turn[:-1]) + 1))
         first = first[np.diff(self.readings.t0_ns[first], prepend=self.readings.t0_ns[0] - every_ns) >= every_ns / 2]
         t0, energy = self.readings.t0_ns[first], self.unwrap_values()[first]
-        watts = np.diff(energy) / (np.diff(t0) * 1e-9)
+        watts = np.diff(energy) / (np.diff(t0) * 1e-9) + self.missing_w
         return Readings(t0[:-1], self.readings.t1_ns[first][:-1], watts)
 
     def find_knots(self, t_ns: int) -> Knots:
@@ -294,12 +296,12 @@ class CounterCurve:
     def energy(self, a_ns: int, b_ns: int, *, steps_ns: Ints | None = None) -> Quantity:
         """Return the energy of [a, b] in J with all its terms; `steps_ns`: reported steps (see `unseen`)."""
         ends = {t: self.at(t) for t in (a_ns, b_ns)}
-        value, span = ends[b_ns][0] - ends[a_ns][0], (b_ns - a_ns) * 1e-9
+        span = (b_ns - a_ns) * 1e-9
+        value = ends[b_ns][0] - ends[a_ns][0] + self.missing_w * span
         accuracy = self.spec.accuracy
         shared = accuracy.shared or self.name
         terms = {
-            f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
-            f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
+            **make_level_terms(accuracy, self.name, value, span),
             f"break:{self.name}:{a_ns}": math.sqrt(
                 max(self._sum_break_variance(b_ns) - self._sum_break_variance(a_ns), 0.0)
             ),

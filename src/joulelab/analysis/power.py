@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joulelab.analysis.calibrations import make_level_terms
 from joulelab.analysis.readings import SLOW_REFRESH, find_refresh_s, find_usual_step
 from joulelab.analysis.unseen import (
     BEYOND_MEANS,
@@ -380,8 +381,7 @@ class PowerCurve:
         shared = accuracy.shared or self.name
         steps = select_steps(steps_ns, a_ns, b_ns)
         terms = {
-            f"gain:{shared}": value * accuracy.gain / math.sqrt(3),
-            f"offset:{shared}": span * accuracy.offset / math.sqrt(3),
+            **make_level_terms(accuracy, self.name, value, span),
             f"lag:{self.name}": self._compute_lag_term(a_ns, b_ns),
             f"gap:{self.source}:{a_ns}": self._compute_gap_term(a_ns, b_ns),
         }

@@ -183,7 +183,7 @@ def _list_rises(curve: CounterCurve, step_s: float, a_ns: int, b_ns: int) -> Sho
     energy = np.maximum.accumulate(np.insert(energy[keep], place, [curve.at(ns)[0] for ns in known]))
     if t.size < 2:
         return ShownPower(np.empty(0), np.empty(0))
-    return ShownPower((t[1:] + t[:-1]) / 2, np.diff(energy) / np.diff(t), t)
+    return ShownPower((t[1:] + t[:-1]) / 2, np.diff(energy) / np.diff(t) + curve.missing_w, t)
 
 
 def find_extremes(shown: Sequence[ShownPower], edges: Floats) -> tuple[Floats, Floats]:

@@ -103,7 +103,8 @@ def accumulate_energy(channel: EnergyChannel, base_ns: int) -> CumulativeEnergy:
     t = find_middles(readings, base_ns)
     t -= find_shift_s(channel)
     if isinstance(curve, CounterCurve):
-        return CumulativeEnergy(base_ns, t, curve.unwrap_values(), _find_step_s(channel))
+        energy = curve.unwrap_values() + curve.missing_w * t
+        return CumulativeEnergy(base_ns, t, energy, _find_step_s(channel))
     steps = np.diff(t) * (readings.value[1:] + readings.value[:-1]) / 2
     return CumulativeEnergy(base_ns, t, np.concatenate(([0.0], np.cumsum(steps))), _find_step_s(channel))
 
@@ -165,7 +166,9 @@ def find_window_means(channel: EnergyChannel, base_ns: int) -> WindowMeans:
     energy, back = curve.unwrap_values(), find_shift_s(channel)
     rises = np.concatenate(([0], np.flatnonzero(np.diff(energy) > 0) + 1))
     width = np.diff(t[rises])
-    return WindowMeans((t[rises][1:] + t[rises][:-1]) / 2 - back, width, np.diff(energy[rises]) / width)
+    return WindowMeans(
+        (t[rises][1:] + t[rises][:-1]) / 2 - back, width, np.diff(energy[rises]) / width + curve.missing_w
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ SECTIONS = {
     "Meters": {
         "meters": "List the meters of this machine and those that are missing.",
         "doctor": "Test all meters that a run would read, and show how to fix problems.",
+        "calibrate": "Measure gain and offset of meters against a better one.",
+        "calibrations": "List the calibrations of this machine's meters, with date, range and file.",
         "site": "Set or show the site: carbon intensity, price of electricity, PUE.",
         "twin": "Simulate a node whose GPUs and CPUs other tools can read.",
         "agent": "Export the meters of this node to Prometheus.",
@@ -70,6 +72,8 @@ COMMANDS = {name: text for section in SECTIONS.values() for name, text in sectio
 # Commands of apps. The lab imports no app, except here by name.
 APPS = {
     "agent": "joulelab.agent.commands",
+    "calibrate": "joulelab.calibration.commands",
+    "calibrations": "joulelab.calibration.calibration_list",
     "dashboard": "joulelab.dashboard.commands",
     "plan": "joulelab.plan.commands",
     "reproduce": "joulelab.papers.commands",

@@ -12,6 +12,8 @@ from joulelab.cli.parameters import add_format_option, format_examples, json_opt
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from joulelab.analysis.result import Result
+
 
 @click.command(
     "show",
@@ -30,11 +32,24 @@ if TYPE_CHECKING:
     show_default=True,
     help="Show whole devices (main), or their parts too (all).",
 )
+@click.option(
+    "--calibration",
+    metavar="FILE|none",
+    help="Use this calibration instead of those that the run stored, or none.",
+)
 @add_format_option()
 @json_option
 @runs_option
 def command(
-    run: str, everything: bool, phases: bool, budget: bool, scopes: str, form: str, as_json: bool, runs: Path
+    run: str,
+    everything: bool,
+    phases: bool,
+    budget: bool,
+    scopes: str,
+    calibration: str | None,
+    form: str,
+    as_json: bool,
+    runs: Path,
 ) -> None:
     """Show the energy of a run, finished or still running.
 
@@ -45,7 +60,8 @@ def command(
 
     path = find_run(runs, run)
     with show_progress(f"reading {path.name}"):
-        result = load_result(path).with_site(load_current_site())
+        result = load_result(path) if calibration is None else _analyse_with(path, calibration)
+        result = result.with_site(load_current_site())
     if as_json:
         from joulelab.report.result_json import describe_result
 
@@ -63,3 +79,16 @@ def command(
     from joulelab.report.run_summary import lay_out_summary
 
     print_blocks(lay_out_summary(result, path, width=measure_terminal(), handle=name_run(path)))
+
+
+def _analyse_with(path: Path, calibration: str) -> Result:
+    """Analyse a run with another calibration, or without any; the stored result stays as it is."""
+    from pathlib import Path
+
+    from joulelab.analysis.analyse import analyse_run
+    from joulelab.store.calibration_files import read_calibration
+    from joulelab.store.run_reader import open_run
+
+    record = {} if calibration == "none" else read_calibration(Path(calibration))
+    with open_run(path) as opened:
+        return analyse_run(opened, calibration=record)

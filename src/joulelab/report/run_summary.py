@@ -60,6 +60,7 @@ WHOLES = {
 }
 USUAL_METERS = ("nvml", "rapl")
 NODE_WHOLES = ("node.ac", "node.dc", "rack", "job", "outlet", "psu", "psu.dc", "psys")
+CALIBRATED = re.compile(r"calibrated \d")  # the accuracy of a meter with a calibration of its own, and its day
 LABELS = {"dram": "memory", "node.ac": "node (wall)", "node.dc": "node (DC)"}
 SIGNALS = {
     1: "SIGHUP",
@@ -139,6 +140,7 @@ def list_answer_facts(
     lines.append(("energy", write_energy_answer(result)))
     if covers := describe_coverage(result):
         lines.append(("covers", covers))
+    lines += list_calibration_facts(result)
     lines += list_footprint_facts(result, has_hint=has_hint) + list_limit_facts(result) + list_cap_facts(result)
     lines += list_work_facts(result, every=every)
     return lines + [fact for fact in list_workload_facts(result) if every or fact[0] in ("data", "quality")]
@@ -264,6 +266,14 @@ def _name_family(family: str, count: int) -> str:
         return "memory"
     name = PARTS.get(family, family)
     return f"{count} {name}{'s' if count > 1 else ''}" if count else f"{name}s"
+
+
+def list_calibration_facts(result: Result) -> list[tuple[str, str]]:
+    """Return a line for the scopes whose meters were calibrated, with the day and the reference."""
+    found: dict[str, list[str]] = {}
+    for scope in (s for s in result.scopes if CALIBRATED.match(s.reading.accuracy)):
+        found.setdefault(scope.reading.reference.removeprefix("calibrated "), []).append(scope.scope)
+    return [("calibrated", f"{fmt.join_scopes(scopes)} on {text}") for text, scopes in found.items()]
 
 
 # Work and facts --------------------------------------------------------------------------------------------------

@@ -210,7 +210,8 @@ def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, 
         elif m.accuracy == "unknown":
             how = "accuracy unknown, so no interval"
         else:
-            how = f"accuracy {m.accuracy}" + (f", {TOO_FEW}" if m.has_too_few else "")
+            how = m.accuracy if m.accuracy.startswith("calibrated ") else f"accuracy {m.accuracy}"
+            how += f", {TOO_FEW}" if m.has_too_few else ""
         lines.append((m.scopes, f"by {m.meter} {m.channel}, {how}"))
     return lines
 

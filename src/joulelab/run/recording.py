@@ -21,6 +21,8 @@ from joulelab.core.process_identity import read_start_ticks
 from joulelab.core.version import __version__
 from joulelab.run.child_process import start_recorder
 from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE, RunOptions, get_host_name, read_offers
+from joulelab.store.calibration_files import EVENT as CALIBRATION
+from joulelab.store.calibration_files import load_calibrations
 from joulelab.store.run_folder import create_run, end_run, find_host_dir
 from joulelab.store.safe_files import open_append
 
@@ -144,6 +146,8 @@ class HostRecording:
             return
         for lost in self.options.lost if not self._segment else ():
             self.event("meter", status="failed", **lost)
+        if not self._segment:
+            self._store_calibrations()
         self._started_ns = monotonic_ns()
         self._restart_ns = NEVER_NS
         log = self.folder / f"recorder.{self._segment}.log"
@@ -155,6 +159,14 @@ class HostRecording:
             return
         self.recorder.send(self._make_plan(log), within_s=PLAN_S)
         self.event("recorder-started", segment=self._segment)
+
+    def _store_calibrations(self) -> None:
+        """Store the calibrations of this host's meters, so that the run can be analysed anywhere."""
+        records, problems = load_calibrations(self._environ, self.host)
+        for problem in problems:
+            self.report_problem(problem)
+        for record in records:
+            self.event(CALIBRATION, **record | {"host": self.host, "calibrated_on": record.get("host", "")})
 
     def serve(self) -> None:
         """Take the recorder's messages; start it again where it died."""

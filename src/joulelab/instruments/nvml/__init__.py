@@ -178,6 +178,7 @@ def describe_devices(gpus: Sequence[Gpu], shown: str | None, order: str | None) 
             "scope": f"gpu:{gpu.index}",
             "uuid": gpu.uuid,
             "model": gpu.name,
+            "driver": gpu.driver,
             "visible": any(scope.split("/")[0] == f"gpu:{gpu.index}" for scope in scopes),
             "mig": [{"scope": f"gpu:{gpu.index}/mig:{m.index}", "uuid": m.uuid, "model": m.name} for m in gpu.mig],
         }

@@ -1,0 +1,284 @@
+"""Use calibrations in an analysis: measured gain and offset replace the assumed errors of a meter.
+
+Every calibration is one set of error sources, shared by all runs that use it: they cancel in ratios of runs on the same
+devices, and add where the devices of one calibration are added. The rule of use is in `judge_use`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulelab.analysis.result import Check
+from joulelab.core.scope import find_family
+from joulelab.core.spec import Accuracy
+from joulelab.store.calibration_files import EVENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from joulelab.analysis.checks import RunEvidence
+    from joulelab.analysis.readings import Floats, Readings
+    from joulelab.core.spec import Spec, Stream
+
+YEAR_S = 365.25 * 86400
+# The rule of use; `docs/how-to/calibrate.md` has it as a table. Widths are relative, largest errors.
+FRESH_YEARS, MOST_YEARS = 1.0, 3.0
+WIDER_PER_YEAR = 0.005  # after the first
+OTHER_DRIVER = 0.01
+NEAR_K, MOST_BEYOND_K = 5.0, 30.0  # beyond the temperatures of the calibration
+LEAST_HEAT = 0.0002  # change of the gain per K that is allowed for at least
+NEAR_LOAD, OTHER_LOAD = 1.1, 0.01  # times the highest reading of the calibration; width above
+LEAST_GAIN, MOST_GAIN = 0.5, 2.0  # a file with another gain is damaged
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCalibration:
+    """Hold the calibration of one device: its true power is `gain` x reading + `offset_w`.
+
+    `factors` are independent errors of gain and offset (W) by number; all devices of one calibration share them.
+    `bend_w` is the largest distance from a straight line, `heat_per_k` the largest relative change per K.
+    """
+
+    identity: str
+    utc_s: float
+    reference: str
+    meter: str
+    scope: str
+    device: str
+    model: str
+    driver: str
+    gain: float
+    offset_w: float
+    low_w: float
+    high_w: float
+    cold_c: float
+    hot_c: float
+    bend_w: float
+    heat_per_k: float
+    factors: tuple[tuple[float, float], ...]
+
+    @property
+    def date(self) -> str:
+        """Return the day of the calibration (UTC): `2026-11-18`."""
+        return dt.datetime.fromtimestamp(self.utc_s, dt.UTC).date().isoformat()
+
+    def fits_stream(self, meter: str, stream: Stream) -> bool:
+        """Return whether it is the calibration of a stream: a GPU by its UUID, other devices by their scope as well."""
+        same = self.meter == meter and self.device == stream.device
+        return same and (self.scope == stream.scope or (bool(self.device) and find_family(stream.scope) == "gpu"))
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedAccuracy(Accuracy):
+    """State the accuracy of a calibrated channel: independent errors (source, relative, W) instead of largest ones.
+
+    `gain` is the largest error that they amount to at the highest power of the calibration, for those who need one
+    number. `missing_w` is the power that the values of a counter lack. `doubts` are codes and numbers by `judge_use`.
+    """
+
+    factors: tuple[tuple[str, float, float], ...] = ()
+    missing_w: float = 0.0
+    date: str = ""
+    doubts: tuple[tuple[str, Mapping[str, float]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationUse:
+    """Hold whether a calibration is used in a run, the relative width that is added, and the reasons as codes."""
+
+    is_used: bool
+    wider: float = 0.0
+    doubts: tuple[tuple[str, Mapping[str, float]], ...] = ()
+
+
+def read_calibrations(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, DeviceCalibration]]:
+    """Return the calibrations that a run stored, by host, the newest first; rows with unusable values are left out."""
+    found = []
+    for event in (e for e in events if e.get("event") == EVENT):
+        rows = event.get("devices")
+        read = [_read_device(event, row) for row in rows] if isinstance(rows, list) else []
+        found += [(str(event.get("host", "")), one) for one in read if one is not None]
+    return sorted(found, key=lambda pair: -pair[1].utc_s)
+
+
+def replace_calibrations(
+    events: Iterable[Mapping[str, Any]], instead: Mapping[str, Any] | None
+) -> list[Mapping[str, Any]]:
+    """Return events with another calibration in place of those that a run stored; None leaves them."""
+    if instead is None:
+        return list(events)
+    others = [event for event in events if event.get("event") != EVENT]
+    return [*others, {**instead, "t": 0, "event": EVENT, "host": ""}] if instead else others
+
+
+def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None:
+    try:
+        texts = {key: str(row[key]) for key in ("meter", "scope", "device", "model", "driver")}
+        numbers = {key: float(row[key]) for key in ("gain", "offset_w", "low_w", "high_w", "bend_w", "heat_per_k")}
+        range_c = {key: math.nan if row.get(key) is None else float(row[key]) for key in ("cold_c", "hot_c")}
+        factors = tuple((float(gain), float(offset)) for gain, offset in row["factors"])
+        name = event["reference"]["text"]
+        found = DeviceCalibration(
+            str(event["id"]), float(event["utc_s"]), str(name), **texts, **numbers, **range_c, factors=factors
+        )
+        found.date  # noqa: B018 a time that is no date is refused here
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
+        return None
+    values = (found.utc_s, *numbers.values(), *(u for pair in factors for u in pair))
+    return found if all(map(math.isfinite, values)) and LEAST_GAIN <= found.gain <= MOST_GAIN else None
+
+
+def judge_use(
+    one: DeviceCalibration, *, utc_s: float | None, model: str, driver: str, celsius: float | None, high_w: float | None
+) -> CalibrationUse:
+    """Return whether a calibration is used in a run at a time, on a device in some state; the one rule of use.
+
+    `celsius` is the mean temperature in the run, `high_w` a high reading of power; unknown values are not compared.
+    """
+    if model and one.model and model != one.model:
+        return CalibrationUse(is_used=False)
+    wider: list[float] = []
+    doubts: list[tuple[str, Mapping[str, float]]] = []
+    years = 0.0 if utc_s is None else abs(utc_s - one.utc_s) / YEAR_S
+    if years > MOST_YEARS:
+        return CalibrationUse(is_used=False)
+    if years > FRESH_YEARS:
+        wider.append(WIDER_PER_YEAR * (years - FRESH_YEARS))
+        doubts.append(("calibration.old", {"years": years}))
+    if driver and one.driver and driver != one.driver:
+        wider.append(OTHER_DRIVER)
+        doubts.append(("calibration.driver", {}))
+    if celsius is not None and math.isfinite(one.cold_c + one.hot_c):
+        beyond = max(one.cold_c - NEAR_K - celsius, celsius - one.hot_c - NEAR_K, 0.0)
+        if beyond > MOST_BEYOND_K:
+            return CalibrationUse(is_used=False)
+        if beyond > 0:
+            wider.append(max(one.heat_per_k, LEAST_HEAT) * beyond)
+            doubts.append(("calibration.temperature", {"celsius": celsius, "cold_c": one.cold_c, "hot_c": one.hot_c}))
+    if high_w is not None and high_w > NEAR_LOAD * one.high_w:
+        wider.append(OTHER_LOAD)
+        doubts.append(("calibration.load", {"high_w": high_w, "seen_w": one.high_w}))
+    return CalibrationUse(is_used=True, wider=math.hypot(*wider), doubts=tuple(doubts))
+
+
+@dataclass(frozen=True)
+class RunCalibrations:
+    """Find the calibration of each stream of a run; the newest that may be used counts."""
+
+    stored: Sequence[tuple[str, DeviceCalibration]] = ()
+    utc_s: float | None = None
+    drivers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_events(cls, events: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> RunCalibrations:
+        """Take the calibrations that a run stored; one without a host is for all hosts."""
+        stored = read_calibrations(events)
+        if not stored:
+            return cls()
+        started = (meta.get("started") or {}).get("utc_ns")
+        return cls(stored, None if started is None else int(started) * 1e-9, read_drivers(events))
+
+    def list_fitting(self, host: str, meter: str, stream: Stream) -> list[DeviceCalibration]:
+        """List the calibrations of a stream, the newest first."""
+        return [one for at, one in self.stored if at in ("", host) and one.fits_stream(meter, stream)]
+
+    def find_use(
+        self, host: str, meter: str, stream: Stream, state: Mapping[str, Readings], high_w: float | None
+    ) -> tuple[DeviceCalibration, CalibrationUse] | None:
+        """Return the calibration of a stream and how it is used, None without one that may be used."""
+        fitting = self.list_fitting(host, meter, stream)
+        if not fitting:
+            return None
+        heat = state.get("temperature_c")
+        celsius = float(heat.value.mean()) if heat is not None and len(heat) else None
+        for one in fitting:
+            use = judge_use(
+                one,
+                utc_s=self.utc_s,
+                model=stream.model,
+                driver=self.drivers.get(stream.device, ""),
+                celsius=celsius,
+                high_w=high_w,
+            )
+            if use.is_used:
+                return one, use
+        return None
+
+
+def read_drivers(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the version of the driver of each GPU by UUID, as far as a run stored it."""
+    found: dict[str, str] = {}
+    for event in (e for e in events if e.get("event") == "devices"):
+        for gpu in event.get("gpus") or ():
+            found[str(gpu.get("uuid", ""))] = str(gpu.get("driver") or "")
+    return found
+
+
+def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: CalibrationUse) -> tuple[Spec, Floats]:
+    """Return a channel with its accuracy, and its values (W or J), after a calibration.
+
+    The offset of a counter is not in its values, which would no longer be steps, but in `missing_w`.
+    """
+    is_counter = spec.kind == "counter"
+    name = f"calibrated:{one.identity}"
+    # By value and time of an energy: E = gain x (energy of the readings) + offset x time.
+    pairs = [(g / one.gain, o - one.offset_w * g / one.gain) for g, o in one.factors]
+    factors = [(f"gain:{name}/{k}", gain, offset) for k, (gain, offset) in enumerate(pairs)]
+    own = f"{one.meter}/{one.device or one.scope}"
+    factors += [(f"offset:{name}/{own}/bend", 0.0, one.bend_w / math.sqrt(3))] if one.bend_w else []
+    factors += [(f"gain:{name}/{own}/use", use.wider / math.sqrt(3), 0.0)] if use.wider else []
+    top_w = max(one.gain * one.high_w + one.offset_w, 1.0)
+    largest = math.sqrt(3) * math.hypot(*(gain + offset / top_w for _, gain, offset in factors))
+    accuracy = CalibratedAccuracy(
+        source="calibrated",
+        gain=largest,
+        quantum=spec.accuracy.quantum * one.gain,
+        shared=spec.accuracy.shared,
+        reference=f"calibrated {one.date} against {one.reference}",
+        factors=tuple(factors),
+        missing_w=one.offset_w if is_counter else 0.0,
+        date=one.date,
+        doubts=use.doubts,
+    )
+    modulus = None if spec.modulus is None else spec.modulus * one.gain
+    scaled = np.asarray(one.gain * value + (0.0 if is_counter else one.offset_w))
+    return replace(spec, accuracy=accuracy, modulus=modulus), scaled
+
+
+def make_level_terms(accuracy: Accuracy, name: str, joules: float, seconds: float) -> dict[str, float]:
+    """Return the standard uncertainties (J) of an energy from gain and offset of its meter, by source."""
+    if isinstance(accuracy, CalibratedAccuracy):
+        return {source: joules * gain + seconds * offset_w for source, gain, offset_w in accuracy.factors}
+    shared = accuracy.shared or name
+    return {
+        f"gain:{shared}": joules * accuracy.gain / math.sqrt(3),
+        f"offset:{shared}": seconds * accuracy.offset / math.sqrt(3),
+    }
+
+
+def get_missing_power(spec: Spec) -> float:
+    """Return the power (W) that the values of a counter lack by its calibration."""
+    return spec.accuracy.missing_w if isinstance(spec.accuracy, CalibratedAccuracy) else 0.0
+
+
+def name_accuracy(accuracy: Accuracy) -> str:
+    """Return the source of an accuracy, with the date of a calibration."""
+    return f"calibrated {accuracy.date}" if isinstance(accuracy, CalibratedAccuracy) else accuracy.source
+
+
+def check_calibrations(run: RunEvidence) -> Iterator[Check]:
+    """List how calibrations are used in a run: widened, or not at all."""
+    stored = RunCalibrations(read_calibrations(run.events))
+    for scope in run.channels:
+        best, place = scope.best, run.name_scope(scope)
+        accuracy = best.spec.accuracy
+        if isinstance(accuracy, CalibratedAccuracy):
+            for code, numbers in accuracy.doubts:
+                yield Check(code, "note", place, numbers, {"date": accuracy.date})
+        elif fitting := stored.list_fitting(scope.host, best.meter, best.stream):
+            yield Check("calibration.not-used", "note", place, {}, {"date": fitting[0].date})

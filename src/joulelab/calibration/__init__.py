@@ -1,0 +1,1 @@
+"""Calibrate meters against a better one: `joulelab calibrate`, `joulelab calibrations`."""

@@ -26,6 +26,7 @@ SHORT = {
     "fleet": ["--nodes", "100"],
     "studies": ["--cells", "2500", "--done", "225", "--runs", "1000"],
     "dashboard": ["--runs", "1000"],
+    "energy_gate": ["--trials", "10", "--drawn", "500"],
     "plan_rack": ["--count", "20"],
     "plan_when": [],
     "plan_queue": ["--cases", "5", "--jobs", "2000"],

@@ -10,8 +10,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.pytester import SysModulesSnapshot
 
 from joulelab.core.quantity import Quantity
+from joulelab.integrations import measured_tests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,12 +52,12 @@ class Bench:
     """Stand in for the recorder: each call of a test needs an energy that is drawn from its own list."""
 
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-        from joulelab.integrations import measured_tests
-
         self.pytester = pytester
         self.energies: list[float] = []
         self.noise_j, self.device = 0.1, "GPU-0"
         pytester.makepyfile(test_it=TESTS)
+        # pytester forgets all modules that a session imports; a second numpy, or a second Quantity, is not the first.
+        monkeypatch.setattr(SysModulesSnapshot, "restore", lambda _snapshot: sys.modules.pop("test_it", None))
         monkeypatch.setattr(measured_tests, "measure", self.measure)
         monkeypatch.setattr(measured_tests, "wait_until_covered", lambda _run, _end_ns: None)
         monkeypatch.setattr(measured_tests, "measure_spans", self.measure_spans)

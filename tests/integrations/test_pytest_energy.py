@@ -147,6 +147,13 @@ def test_a_failing_test_is_not_repeated(bench: Bench) -> None:
     assert "significantly more" not in result.stdout.str()
 
 
+def test_a_session_that_stops_early_has_its_table(bench: Bench) -> None:
+    bench.energies = [80.0]
+    result = bench.run("-x")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*test_marked * 3  above"])
+
+
 def test_mistakes_are_refused(bench: Bench) -> None:
     (bench.pytester.path / "bad.json").write_text('{"schema": 1, "tests": {"a": {}}}')
     cases: list[tuple[tuple[str, ...], str]] = [

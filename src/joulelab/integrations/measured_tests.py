@@ -150,11 +150,12 @@ class EnergySession:
         if session.config.option.collectonly:
             return (yield)
         measurement = measure("pytest")
-        with measurement:
-            self._run = measurement.run
-            result = yield
-        self._measure_tests()
-        return result
+        try:
+            with measurement:
+                self._run = measurement.run
+                return (yield)
+        finally:  # also after -x and Ctrl-C
+            self._measure_tests()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -164,11 +165,11 @@ class EnergySession:
             with marking.phase(item.nodeid):
                 return (yield)
         finally:
-            self.tests[item.nodeid].spans.append((start_ns, monotonic_ns()))
+            self._find_test(item).spans.append((start_ns, monotonic_ns()))
 
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run a test that has a limit until it can be judged; others are run by pytest itself."""
-        test = self.tests[item.nodeid]
+        test = self._find_test(item)
         if self._run is None or not (test.has_limit or self._is_update):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -176,6 +177,10 @@ class EnergySession:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+    def _find_test(self, item: pytest.Item) -> MeasuredTest:
+        """Return the record of a test; one that another plug-in added late has no limit."""
+        return self.tests.setdefault(item.nodeid, MeasuredTest())
 
     def _repeat_test(
         self, item: pytest.Item, nextitem: pytest.Item | None, test: MeasuredTest
@@ -252,10 +257,10 @@ class EnergySession:
             energies, devices = measure_spans(self._run, [span for test in called for span in test.spans])
         except (JoulelabError, OSError, ValueError) as error:
             self.notes.append(f"The energies are not known ({type(error).__name__}: {error}).")
-            return
+            energies, devices = [], ""
         left = iter(energies)
-        for test in called if energies else ():
-            test.energies, test.devices = [next(left) for _ in test.spans], devices
+        for test in called:
+            test.energies, test.devices = [next(left) for _ in test.spans if energies], devices
         if self._is_update and self._file is not None and energies:
             self._write_baseline(self._file)
 

@@ -351,6 +351,7 @@ class LimitGuard:
         self._recording: RunRecording | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._over = threading.Event()
+        self._file_lock = threading.Lock()
         self._news: deque[LimitNews] = deque()
         self._environ: Mapping[str, str] = {}
         self._mask: Iterable[int] = ()
@@ -400,7 +401,7 @@ class LimitGuard:
         self.due_ns = NEVER_NS
         path = self._find_file()
         if path is not None:
-            with contextlib.suppress(OSError):
+            with self._file_lock, contextlib.suppress(OSError):
                 path.unlink()
 
     def _handle(self, news: LimitNews, send: Callable[[int], None]) -> None:
@@ -475,12 +476,10 @@ class LimitGuard:
     def _publish(self) -> None:
         from joulelab.store.safe_files import replace_file
 
-        path = self._find_file()
-        if path is not None and not self._over.is_set():
-            with contextlib.suppress(OSError):  # a full disk
-                replace_file(
-                    path, json.dumps(asdict(self.ledger.find_rest()) | {"then": self.action.name}).encode(), sync=False
-                )
+        path, rest = self._find_file(), asdict(self.ledger.find_rest()) | {"then": self.action.name}
+        with self._file_lock, contextlib.suppress(OSError):  # a full disk
+            if path is not None and not self._over.is_set():
+                replace_file(path, json.dumps(rest).encode(), sync=False)
 
 
 # The workload ----------------------------------------------------------------------------------------------------

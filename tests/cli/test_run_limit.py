@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,9 @@ with joulelab.phase("warm-up"): time.sleep(1.0)
 with joulelab.phase("train"): time.sleep(300)
 """
 
+# A workload that ends when its limit is not watched any more: how soon that is depends on how busy the machine is.
+UNTIL_LOST = "import time, joulelab\nwhile joulelab.remaining(is_fresh=True).is_watched: time.sleep(0.1)"
+
 
 def run_limited(folder: Path, *words: str, fails_after_s: float = 1e9) -> subprocess.CompletedProcess[str]:
     (folder / "steady.py").write_text(METER)
@@ -90,10 +94,11 @@ def test_the_command_ends_at_its_limit_with_its_own_exit_code(tmp_path: Path) ->
 
 
 def test_a_meter_that_fails_ends_no_command(tmp_path: Path) -> None:
-    command = ["--stop-at", "5kJ", "--then", "touch never", "--", sys.executable, "-c", "import time; time.sleep(6)"]
-    done = run_limited(tmp_path, *command, fails_after_s=2.0)
+    command = ["--stop-at", "300kJ", "--then", "touch never", "--", sys.executable, "-c", UNTIL_LOST]
+    done = run_limited(tmp_path, *command, fails_after_s=3.0)
     assert done.returncode == 0, done.stderr
-    assert "the limit of 5 kJ can no longer be watched: a meter gives no readings; the command goes on" in done.stderr
+    lost = r"the limit of 300 kJ (can no longer|cannot) be watched: .*; the command goes on"  # a busy machine: cannot
+    assert re.search(lost, done.stderr), done.stderr
     assert not (tmp_path / "never").exists()
     (run,) = list_runs(tmp_path / "runs")
     assert any(check.code == "limit.lost" for check in load_result(run).checks)

@@ -159,6 +159,7 @@ def test_a_submission_is_computed_again(call: Call, tmp_path: Path) -> None:
     assert {check["code"] for check in found["checks"] if check["status"] == "failed"} == {"mlperf.no-window"}
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not SUBMISSION.is_dir(), reason=f"no {SUBMISSION}: published logs are not part of the project")
 def test_a_published_submission_follows_from_its_raw_data(call: Call) -> None:
     """8 H200, llama2-70b, Offline: all figures follow; the paths in one log were replaced, so its hash differs."""

@@ -229,7 +229,6 @@ class LimitLedger:
         self.reached: EnergyLimit | None = None
         self.is_watched = True
         self._known = EnergyReading(0.0, 0.0, 0.0)
-        self._last = self._known
         self._is_begun = False
         self._near: set[int] = set()
 
@@ -240,7 +239,6 @@ class LimitLedger:
 
     def add(self, reading: EnergyReading) -> list[LimitNews]:
         """Count up to a reading. After the first limit that is reached, there is no more news of limits."""
-        self._last = reading
         if not reading.is_known:
             if not self.is_watched or reading.elapsed_s - self._known.elapsed_s < LOST_S:
                 return []

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 10.0
 LOOK_S = 0.5  # time between looks for such clients
 MOST_CLIENTS, MOST_WAITING = 64, 32  # in all, and of one peer before its request is complete
+QUEUE = 128  # connections that the kernel keeps until they are taken
 PAGE = b"""<!doctype html><html lang="en"><title>joulelab agent</title><h1>joulelab agent</h1>
 <p><a href="/metrics">Metrics</a></p></html>"""
 
@@ -120,7 +121,6 @@ class GuardedServer(ThreadingMixIn, WSGIServer):
     """Answer each client in a thread of its own; cut off clients that are slow, or more than their peer may have."""
 
     daemon_threads, block_on_close = True, False
-    request_queue_size = 128
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -128,6 +128,7 @@ class GuardedServer(ThreadingMixIn, WSGIServer):
         self._context = context
         self._ends_s: dict[socket.socket, float] = {}  # when a connection is cut off
         super().__init__((host, port), ScrapeHandler)
+        self.socket.listen(QUEUE)
 
     def get_request(self) -> Any:
         """Take a connection."""

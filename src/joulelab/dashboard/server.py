@@ -55,7 +55,6 @@ class PatientProtocol(H11Protocol):
         self._is_open = False  # requests are read
         self._early = b""
         self._limit: asyncio.TimerHandle | None = None
-        self._handshake: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection; begin to wait for a handshake or a request."""
@@ -69,7 +68,9 @@ class PatientProtocol(H11Protocol):
         if self._tls is None:
             self._begin(transport)
         else:
-            self._handshake = self.loop.create_task(self._shake_hands(transport, self._tls))
+            handshake = self.loop.create_task(self._shake_hands(transport, self._tls))
+            handshake.add_done_callback(self.tasks.discard)
+            self.tasks.add(handshake)
 
     async def _shake_hands(self, plain: asyncio.Transport, tls: ssl.SSLContext) -> None:
         try:

@@ -265,10 +265,11 @@ class PeriodicExport:
             with _ExporterLog() as log:
                 exporter = None  # opened late: to import it takes half a second
                 while not self._over.wait(pause_s):
-                    began = time.thread_time()
+                    began, is_first = time.thread_time(), exporter is None
                     exporter = exporter or open_exporter(self._settings.metrics, "metric")
                     self._export(exporter, log)
-                    pause_s = max(self._settings.interval_s, (time.thread_time() - began) / SHARE)
+                    if not is_first:  # the first export imports what it needs
+                        pause_s = max(self._settings.interval_s, (time.thread_time() - began) / SHARE)
                 if self._is_last_wanted:
                     self._export(open_exporter(self._settings.metrics, "metric", FLUSH_S), log)
         except Exception as error:  # noqa: BLE001 - nothing here may reach the workload

@@ -111,7 +111,7 @@ def draw_node(rng: np.random.Generator, reference: str, count: int | None = None
         rated_w=(800 + 800 * n) * float(rng.uniform(1.1, 2.2)),
         fans=str(rng.choice(["fixed", "measured"])),
         fan_w=80.0 + 100.0 * n,
-        follow=float(rng.uniform(0.0, 0.004)),
+        follow=float(rng.uniform(0.0, 0.01)),
         rest_w=float(rng.uniform(150, 300)) + 20 * n,
         cpu_gain=float(rng.uniform(-0.05, 0.05)),
         wall_gain=float(rng.uniform(-gain, gain)),
@@ -325,27 +325,34 @@ class Judged:
         return abs(self.error) <= self.width
 
 
-def calibrate_node(
+def record_staircase(
     folder: Path, rng: np.random.Generator, node: DrawnNode, reference: str, *, repeats: int = 3
-) -> tuple[dict[str, Any], dict[str, Any], float]:
-    """Record a staircase and fit it, without and with a run of the node without GPUs; also return its length (s)."""
+) -> tuple[Path, Path, float]:
+    """Record a staircase, and the idle node without its GPUs; return both runs and the length of the staircase (s)."""
     step_s = 15.0 if reference == "analyzer" else 20.0
     plan = np.array(plan_steps(node.count, repeats, int(rng.integers(1 << 30)))).T
-    step = round(step_s / GRID_S)
-    level = plan * rng.uniform(0.9, 1.0, plan.shape) * np.where(plan > 0, 1, 0)
-    loads = np.repeat(level, step, axis=1)
+    level = plan * rng.uniform(0.9, 1.0, plan.shape)
+    loads = np.repeat(level, round(step_s / GRID_S), axis=1)
     lead, tail = np.zeros((node.count, round(LEAD_S / GRID_S))), np.zeros((node.count, round(TAIL_S / GRID_S)))
     powers = make_powers(rng, node, np.hstack((lead, loads, tail)), rng.uniform(20, 30))
     phases = [(LEAD_S + k * step_s, LEAD_S + (k + 1) * step_s) for k in range(plan.shape[1])]
     run = record_run(folder, rng, node, powers, reference, phases=phases)
     empty = make_powers(rng, node, np.zeros((node.count, round(60 / GRID_S))), 25.0, has_gpus=False)
     zero = record_run(folder, rng, node, empty, reference, has_gpus=False)
+    return run, zero, step_s * plan.shape[1]
+
+
+def calibrate_node(
+    folder: Path, rng: np.random.Generator, node: DrawnNode, reference: str
+) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """Record a staircase and fit it, without and with a run of the node without GPUs; also return its length (s)."""
+    run, zero, seconds = record_staircase(folder, rng, node, reference)
     supply = parse_supply(f"{node.supply_class}:{node.rated_w:.0f}")
     devices = [f"gpu:{k}" for k in range(node.count)]
     with open_run(run) as opened, open_run(zero) as without:
         plain = fit_run(opened, reference, devices, supply=supply, has_fixed_fans=node.fans == "fixed")
         full = fit_run(opened, reference, devices, supply=supply, has_fixed_fans=node.fans == "fixed", zero=without)
-    return plain.record, full.record, step_s * plan.shape[1]
+    return plain.record, full.record, seconds
 
 
 def judge_draw(seed: int, reference: str, count: int | None = None) -> list[Judged]:

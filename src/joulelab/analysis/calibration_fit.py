@@ -38,21 +38,22 @@ LEAST_APART = 0.3  # share of a device's movement (standard deviation) that no c
 FEWEST_UPDATES = 5  # updates of the reference in a step
 FEWEST_FREEDOM = 4  # steps more than numbers that they determine
 LEAST_FOLLOWED = 0.9  # correlation of the reference with the sum of the devices inside it
+WORTH = 0.75  # of the assumed interval: a calibration that is not clearly narrower is not worth its steps
 MOST_CHANGE = 0.25  # a gain further from 1: reference and device do not measure the same
 # Priors: largest errors, taken as uniform unless noted.
 EFFICIENCY_LOADS = np.array([0.2, 0.5, 1.0])  # loads at which 80 PLUS states efficiencies
-CURVE_ERROR = 0.004  # slope of a real supply beside that of a parabola through its three efficiencies
+# A real supply beside a parabola through its three efficiencies: its slope, and the change of its slope with its load.
+CURVE_ERROR, CURVE_BEND = 0.004, 0.02
 # Share of a device's power that the rest of its node adds when it works, at most, by its fans: at a fixed speed it is
 # the loss of boards and cables; a speed that is read every few seconds misses a part; all fans take up to 15 %.
-FOLLOW_SHARE = {"fixed": 0.004, "measured": 0.01, "unknown": 0.1}
+FOLLOW_SHARE = {"fixed": 0.01, "measured": 0.015, "unknown": 0.1}
 HEAT_ERROR = 0.001  # relative change of a sensor's gain per K
 BEND_ERROR = 0.02  # of the range: four times the largest distance of a sensor from a straight line
 DRIFT_ERROR_W = 20.0  # of the rest of a node between the middle and the ends of a staircase
 REST_ERROR_W = 1e5  # no limit: the rest of a node is not known
 GAIN_ERROR = 2.0  # no limit either: what the steps are to show
 LEAST_SCATTER = 0.3  # of the residuals beside the expected one: no less is believed, as errors of steps may be alike
-MOST_ROUNDS = 50
-SMALL_STEP = 1e-6  # in standard uncertainties
+ROUNDS = 10  # of the fit, which is nearly linear
 SMALL_FACTOR = 1e-6  # of the variance: error sources below it are left out
 PARTS = {
     "reference": ("reference",),
@@ -226,7 +227,7 @@ def fit_calibration(
             return FitRefusal("unlikely-gain", fit.scope, {"gain": fit.gain})
         expanded = fit.compute_expanded(fit.high_w) / fit.high_w
         assumed = COVERAGE_FACTOR / math.sqrt(3) * math.hypot(device.gain, device.offset_w / fit.high_w)
-        if expanded >= assumed:
+        if expanded >= WORTH * assumed:
             worst = max(fit.budget, key=lambda part: fit.budget[part])
             numbers = {"expanded": expanded, "assumed": assumed, f"of {worst}": fit.budget[worst]}
             return FitRefusal(f"no-better.{worst.replace(' ', '-')}", fit.scope, numbers)
@@ -320,7 +321,8 @@ class _StepModel:
             add("efficiency:middle", *reference.supply.efficiency)
             add("efficiency:low", *reference.supply.low_drop)
             add("efficiency:full", *reference.supply.full_drop)
-            add("slope", 0.0, CURVE_ERROR)
+            add("slope:level", 0.0, CURVE_ERROR)
+            add("slope:bend", 0.0, CURVE_BEND)
         self.prior = np.array(prior)
         self.prior_u = np.maximum(np.array(half), 1e-9) / math.sqrt(3)
 
@@ -356,8 +358,9 @@ class _StepModel:
         inputs = EFFICIENCY_LOADS / (middle - np.array([low, 0.0, full]))
         c = np.linalg.solve(np.vander(EFFICIENCY_LOADS, 3), inputs)
         q = watts / supply.rated_w
-        curved = supply.rated_w * np.polyval(c, q)
-        return np.asarray(curved + values[self.find_places("slope")[0]] * (watts - watts.min()))
+        level, bend = values[self.find_places("slope")]
+        off = q - (q.max() + q.min()) / 2
+        return np.asarray(supply.rated_w * (np.polyval(c, q) + level * off + bend / 2 * off**2))
 
     def differentiate(self, values: Floats) -> Floats:
         """Return the derivatives of the prediction: a row for each step, a column for each number."""
@@ -413,15 +416,13 @@ def _solve_model(model: _StepModel, sigma: Floats, start: Floats | None = None) 
     """Find the most likely numbers by Gauss and Newton's method."""
     values = (model.prior if start is None else start).copy()
     weight, prior_weight = 1 / sigma**2, 1 / model.prior_u**2
-    for _ in range(MOST_ROUNDS):
+    for _ in range(ROUNDS):
         slopes = model.differentiate(values)
         residual = model.steps.reference_w - model.predict(values)
         information = slopes.T @ (slopes * weight[:, np.newaxis]) + np.diag(prior_weight)
         covariance = _invert_scaled(information)
         step = covariance @ (slopes.T @ (residual * weight) + (model.prior - values) * prior_weight)
         values = values + step
-        if np.all(np.abs(step) <= SMALL_STEP * np.sqrt(np.diag(covariance))):
-            break
     residual = model.steps.reference_w - model.predict(values)
     # Steps that a number with a wide prior uses up are no longer free.
     used = float(np.sum((slopes @ covariance) * slopes * weight[:, np.newaxis]))
@@ -484,8 +485,7 @@ def _split_uncertainty(model: _StepModel, found: _Solution, number: int) -> dict
     for part, kinds in PARTS.items():
         known = {k for kind in kinds for k in model.find_places(kind)}
         parts[part] = math.sqrt(max(whole - find_variance(known), 0.0))
-    offset = model.prior_u[2 * number + 1]
-    parts["offset"] = math.sqrt(max(whole - find_variance({2 * number + 1}), 0.0)) if math.isfinite(offset) else 0.0
+    parts["offset"] = math.sqrt(max(whole - find_variance({2 * number + 1}), 0.0))
     known = {k for kinds in PARTS.values() for kind in kinds for k in model.find_places(kind)} | {2 * number + 1}
     parts["readings"] = math.sqrt(find_variance(known))
     return {part: COVERAGE_FACTOR * u / power for part, u in sorted(parts.items(), key=lambda item: -item[1])}

@@ -79,11 +79,14 @@ class CalibratedAccuracy(Accuracy):
 
     `gain` is the largest error that they amount to at the highest power of the calibration, for those who need one
     number. `missing_w` is the power that the values of a counter lack. `doubts` are codes and numbers by `judge_use`.
+    A true power is `scale` times what the device itself reads, plus `shift_w`.
     """
 
     factors: tuple[tuple[str, float, float], ...] = ()
     missing_w: float = 0.0
     date: str = ""
+    scale: float = 1.0
+    shift_w: float = 0.0
     doubts: tuple[tuple[str, Mapping[str, float]], ...] = ()
 
 
@@ -243,11 +246,17 @@ def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: Ca
         factors=tuple(factors),
         missing_w=one.offset_w if is_counter else 0.0,
         date=one.date,
+        scale=one.gain,
+        shift_w=one.offset_w,
         doubts=use.doubts,
+    )
+    limits = spec.limits and (
+        max(convert_power(accuracy, spec.limits[0]), 0.0),
+        convert_power(accuracy, spec.limits[1]),
     )
     modulus = None if spec.modulus is None else spec.modulus * one.gain
     scaled = np.asarray(one.gain * value + (0.0 if is_counter else one.offset_w))
-    return replace(spec, accuracy=accuracy, modulus=modulus), scaled
+    return replace(spec, accuracy=accuracy, modulus=modulus, limits=limits), scaled
 
 
 def make_level_terms(accuracy: Accuracy, name: str, joules: float, seconds: float) -> dict[str, float]:
@@ -259,6 +268,11 @@ def make_level_terms(accuracy: Accuracy, name: str, joules: float, seconds: floa
         f"gain:{shared}": joules * accuracy.gain / math.sqrt(3),
         f"offset:{shared}": seconds * accuracy.offset / math.sqrt(3),
     }
+
+
+def convert_power(accuracy: Accuracy, watts: float) -> float:
+    """Return the true power (W) for one by the device's own sensor, such as its cap: a device caps what it reads."""
+    return accuracy.scale * watts + accuracy.shift_w if isinstance(accuracy, CalibratedAccuracy) else watts
 
 
 def get_missing_power(spec: Spec) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.calibrations import RunCalibrations, calibrate_channel, name_accuracy
+from joulelab.analysis.calibrations import RunCalibrations, calibrate_channel, convert_power, name_accuracy
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings, compute_coverage
@@ -319,7 +319,7 @@ def _find_bounds(
     low, high = spec.limits
     cap = state.get("cap_enforced_w")
     if cap is not None and len(cap):
-        high = min(high, float(cap.value.max()))
+        high = min(high, convert_power(spec.accuracy, float(cap.value.max())))
     seen_low, seen_high = float(readings.value.min()), float(readings.value.max())
     low, high = min(low, seen_low), max(high, seen_high)
     at_rest = readings.value[readings.between(*idle)] if idle is not None else readings.value[:0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.analysis.calibrations import convert_power
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.result import IDLE_LOAD, CapResult, Check
 from joulelab.analysis.slow_meters import DoubtedCurve
@@ -334,5 +335,5 @@ def _check_enforcement(run: RunEvidence, scope: ScopeChannels, own: list[Mapping
     shown = scope.find_power() or (scope.best if span > SETTLED_S else None)
     if limits.size and shown is not None and span > 0:
         mean, cap = shown.energy(run.start_ns, run.end_ns).value / span, float(limits.max())
-        if mean > ABOVE * cap:
+        if mean > ABOVE * convert_power(shown.spec.accuracy, cap):
             yield Check("cap-not-enforced", "failed", place, {"mean_w": mean, "cap_w": cap})

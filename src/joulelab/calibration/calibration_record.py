@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import re
 from dataclasses import dataclass
@@ -95,7 +94,6 @@ def word_refusal(refusal: FitRefusal) -> Refused:
 def make_record(run: Run, fit: CalibrationFit, recorded: RecordedSteps) -> dict[str, Any]:
     """Return the document of a calibration: plain data, the same for every host and version."""
     utc_s = int((run.meta.get("started") or {}).get("utc_ns", 0)) * 1e-9
-    day = dt.datetime.fromtimestamp(utc_s, dt.UTC)
     reference = recorded.reference_channel
     model = f" ({reference.stream.model})" if reference.stream.model else ""
     devices = []
@@ -125,7 +123,7 @@ def make_record(run: Run, fit: CalibrationFit, recorded: RecordedSteps) -> dict[
     accuracy = reference.spec.accuracy
     return {
         "schema": SCHEMA,
-        "id": f"{day:%Y%m%d-%H%M%S}-{run.path.name[-6:]}",
+        "id": run.path.name,
         "utc_s": utc_s,
         "host": reference.host,
         "run": run.path.name,

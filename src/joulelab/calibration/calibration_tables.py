@@ -95,6 +95,14 @@ def list_fit_notes(fitted: FittedRun) -> list[tuple[str, str]]:
     first = next(iter(widest.budget))
     if widest.budget[first] ** 2 >= LARGE_PART * sum(u * u for u in widest.budget.values()):
         notes.append(("note", f"most of it is from the {first}\nTo narrow it, {REMEDIES[first]}"))
+    far = [
+        one.scope
+        for one, device in zip(devices, fitted.recorded.devices, strict=True)
+        if abs(one.gain - 1) > device.gain + COVERAGE_FACTOR * one.gain_u
+    ]
+    if far:
+        why = "boards of this kind are not expected so far off; something else in the node may follow the load"
+        notes.append(("warning", f"{fmt.join_scopes(far)}: {why}\nCheck that the fans are fixed and nothing else runs"))
     bent = [one.scope for one in devices if abs(one.bend_w) > MOST_BENT * one.high_w + COVERAGE_FACTOR * one.bend_u_w]
     if bent:
         notes.append(("note", f"{fmt.join_scopes(bent)}: the sensor is not straight; this is part of the interval"))

@@ -37,32 +37,32 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "no-better.supply": (
         "failed",
-        "{scope}: the result would be ± {expanded:%}, no better than the assumed ± {assumed:%}: the efficiency of the supplies is not known well enough",
+        "{scope}: the result would be ± {expanded:%}, hardly better than the assumed ± {assumed:%}: the efficiency of the supplies is not known well enough",
         "Name their class and rated power, or the efficiencies of their test report: --supply titanium:12000",
     ),
     "no-better.reference": (
         "failed",
-        "{scope}: the result would be ± {expanded:%}, no better than the assumed ± {assumed:%}, because of the errors of the reference",
+        "{scope}: the result would be ± {expanded:%}, hardly better than the assumed ± {assumed:%}, because of the errors of the reference",
         "Take a better reference, or a smaller range of it: joulelab meters",
     ),
     "no-better.rest-of-the-node": (
         "failed",
-        "{scope}: the result would be ± {expanded:%}, no better than the assumed ± {assumed:%}, because the rest of the node is not steady",
+        "{scope}: the result would be ± {expanded:%}, hardly better than the assumed ± {assumed:%}, because the rest of the node is not steady",
         "Set the fans to a fixed speed and give --fixed-fans; stop all other programs",
     ),
     "no-better.readings": (
         "failed",
-        "{scope}: the result would be ± {expanded:%}, no better than the assumed ± {assumed:%}, because the readings scatter",
+        "{scope}: the result would be ± {expanded:%}, hardly better than the assumed ± {assumed:%}, because the readings scatter",
         "Take longer steps and more of them: --step 60s --repeat 5",
     ),
     "no-better.offset": (
         "failed",
-        "{scope}: the result would be ± {expanded:%}, no better than the assumed ± {assumed:%}: its offset cannot be seen at the wall",
+        "{scope}: the result would be ± {expanded:%}, hardly better than the assumed ± {assumed:%}: its offset cannot be seen at the wall",
         "Measure the idle node without the device, and name that run: --zero RUN",
     ),
     "no-better.sensor": (
         "failed",
-        "{scope}: the result would be ± {expanded:%}, no better than the assumed ± {assumed:%}, because its sensor is not straight or drifts",
+        "{scope}: the result would be ± {expanded:%}, hardly better than the assumed ± {assumed:%}, because its sensor is not straight or drifts",
         "Take more levels: --repeat 5",
     ),
 }

@@ -1,0 +1,167 @@
+"""Calibrate simulated GPUs in virtual time: from the staircase to a run that uses the result."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from benchmarks.calibrate import draw_node, draw_other_load, make_powers, record_run, record_staircase
+from click.testing import CliRunner
+from tests.rows import every_row
+
+from joulelab.analysis.analyse import analyse_run
+from joulelab.calibration.calibration_record import guess_supply, parse_supply
+from joulelab.calibration.commands import parse_devices
+from joulelab.calibration.staircase import StaircasePlan, make_load_words, plan_steps
+from joulelab.cli.group import commands
+from joulelab.core.errors import ConfigError
+from joulelab.run.run_options import get_host_name
+from joulelab.store.run_reader import open_run
+
+
+def call(*words, code=0):
+    done = CliRunner().invoke(commands, [str(word) for word in words])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def node():
+    return draw_node(np.random.default_rng(7), "analyzer", 2)
+
+
+@pytest.fixture(scope="module")
+def staircase(node, tmp_path_factory):
+    """Return a store with the run of a staircase, and a run of the node without GPUs."""
+    folder = tmp_path_factory.mktemp("runs")
+    run, zero, _ = record_staircase(folder, np.random.default_rng(8), node, "analyzer", repeats=2)
+    return run, zero
+
+
+@pytest.fixture
+def runs(staircase, tmp_path):
+    for run in staircase:
+        shutil.copytree(run, tmp_path / "runs" / run.name)
+    return tmp_path / "runs"
+
+
+def calibrate(runs, staircase, node, *more, code=0):
+    run, zero = staircase
+    supply = f"{node.supply_class}:{node.rated_w:.0f}"
+    words = ("--reference", "analyzer", "--from", run.name, "--supply", supply, "--zero", zero.name, "--runs", runs)
+    fans = ("--fixed-fans",) if node.fans == "fixed" else ()
+    return call("calibrate", *words, *fans, *more, code=code)
+
+
+def test_a_run_after_a_calibration_is_right_and_narrow(runs, staircase, node, tmp_path):
+    record = json.loads(calibrate(runs, staircase, node, "--json").stdout)
+    for row, gain in zip(record["devices"], node.gains, strict=True):
+        assert abs(row["gain"] - 1 / (1 + gain)) <= 2 * row["gain_u"]
+    rng = np.random.default_rng(9)
+    powers = make_powers(rng, node, draw_other_load(rng, 2, 20.0), 25.0)
+    run = record_run(runs, rng, node, powers, "analyzer", record=record)
+    true = sum(powers.find_energy(k, 8.0, 28.0) for k in range(2))
+    with open_run(run) as opened:
+        found, without = analyse_run(opened), analyse_run(opened, calibration={})
+    gpus, plain = found.group("gpu").energy, without.group("gpu").energy
+    assert abs(gpus.value - true) <= gpus.expanded
+    assert gpus.relative < 0.04 < plain.relative
+    shown = call("show", run.name, "--runs", runs, "--all").output
+    assert re.search(r"calibrated gpu:0,1 on \d{4}-\d\d-\d\d against analyzer", shown)
+    assert re.search(r"by nvml energy_j, calibrated \d{4}-\d\d-\d\d", shown)
+    assert "calibrated" not in call("show", run.name, "--runs", runs, "--calibration", "none").output
+    (tmp_path / "c.json").write_text(json.dumps(record))
+    same = call("show", run.name, "--runs", runs, "--calibration", tmp_path / "c.json", "--json").stdout
+    assert json.loads(same)["scopes"][0]["reading"]["energy"]["value"] == pytest.approx(found.scopes[0].energy.value)
+
+
+def test_a_calibration_is_listed_shared_and_removed(runs, staircase, node, tmp_path):
+    text = calibrate(runs, staircase, node).output
+    assert re.search(r"calibrated gpu:0,1: ± [\d.]+ % at full load, where ± 1\d % was assumed", text)
+    (record,) = json.loads(call("calibrations", "--json").stdout)
+    assert record["file"].endswith(f"{get_host_name({})}@{record['id']}.json")
+    assert re.search(r"gpu:1 +\d{4}-\d\d-\d\d +analyzer", call("calibrations").output)
+    shutil.copy(record["file"], tmp_path / "shared.json")
+    call("calibrations", "--remove", record["id"])
+    assert "No calibration" in call("calibrations").output
+    call("calibrations", "--remove", record["id"], code=2)
+    call("calibrations", "--add", tmp_path / "shared.json")
+    assert len(json.loads(call("calibrations", "--json").stdout)) == 1
+    (tmp_path / "other.json").write_text("{}")
+    call("calibrations", "--add", tmp_path / "other.json", code=2)
+    call("calibrations", "--add", tmp_path / "shared.json", "--remove", "x", code=2)
+
+
+def test_a_check_compares_with_the_calibration_in_use(runs, staircase, node):
+    calibrate(runs, staircase, node, "--check", code=2)  # there is none
+    stored = json.loads(calibrate(runs, staircase, node, "--json").stdout)
+    assert "holds" in calibrate(runs, staircase, node, "--check").output
+    stored["devices"][0]["gain"] *= 1.1
+    with open(stored.pop("file"), "w") as file:
+        json.dump(stored, file)
+    found = json.loads(calibrate(runs, staircase, node, "--check", "--json", code=1).stdout)
+    assert [row["verdict"] for row in found["devices"]] == ["differs", "agrees"]
+    assert "gpu:0: the calibration does not hold" in calibrate(runs, staircase, node, "--check", code=1).output
+
+
+def test_a_supply_of_which_nothing_is_known_costs_a_wider_interval(runs, staircase, node):
+    named = json.loads(calibrate(runs, staircase, node, "--json").stdout)
+    words = ("--reference", "analyzer", "--from", staircase[0].name, "--runs", runs, "--fixed-fans")
+    unnamed = json.loads(call("calibrate", *words, "--json").stdout)
+    for one, other in zip(named["devices"], unnamed["devices"], strict=True):
+        assert other["gain_u"] > 2 * one["gain_u"]
+    assert re.search(r"name the supplies[^$]*--supply", call("calibrate", *words).output)
+
+
+@every_row(
+    "words, code",
+    [
+        (("--reference", "pdu9"), "config.no-reference"),
+        (("--reference", "analyzer", "--device", "gpu:7"), "config.unknown-device"),
+        (("--reference", "analyzer", "--supply", "good"), "config.supply"),
+        (("--reference", "analyzer", "--device", "gpu 0"), "config.devices"),
+    ],
+)
+def test_wrong_words_are_refused(runs, staircase, words, code):
+    done = call("calibrate", *words, "--from", staircase[0].name, "--runs", runs, "--json", code=2)
+    assert json.loads(done.stdout)["error"]["code"] == code
+
+
+@every_row("text, scopes", [("gpu:0-2", ["gpu:0", "gpu:1", "gpu:2"]), ("gpu:1,node.dc", ["gpu:1", "node.dc"])])
+def test_devices_are_named_by_scope(text, scopes):
+    assert parse_devices(text) == scopes
+
+
+def test_supplies_are_named_by_class_or_by_a_test_report():
+    titanium, report = parse_supply("Titanium:12000"), parse_supply("94.5,96.2,94.8:3000W")
+    assert titanium.rated_w == 12000
+    assert titanium.efficiency[0] - titanium.efficiency[1] == pytest.approx(0.96)
+    assert report.low_drop[0] == pytest.approx(0.017)
+    assert report.efficiency[1] < titanium.efficiency[1]
+    assert guess_supply(600.0).rated_w == 1000.0
+    for wrong in ("titanium", "titanium:0", "94,96:100", "10,20,30:100", "tin:100"):
+        with pytest.raises(ConfigError):
+            parse_supply(wrong)
+
+
+def test_steps_load_every_device_at_every_level_and_idle_between():
+    one, eight = plan_steps(1, 3, 1), plan_steps(8, 3, 1)
+    assert one[::2] == ((0.0,),) * 13
+    assert sorted(level for (level,) in one[1::2]) == sorted([0.25, 0.5, 0.75, 1.0] * 3)
+    assert eight[0] == eight[-1] == (0.0,) * 8
+    for column in zip(*eight, strict=True):
+        assert [column.count(level) for level in (0.25, 0.5, 0.75, 1.0)] == [3] * 4
+    assert plan_steps(8, 3, 1) == eight != plan_steps(8, 3, 2)
+
+
+def test_a_plan_survives_the_way_to_its_process():
+    plan = StaircasePlan(("gpu:0",), ((0.0,), (0.5,)), 10.0, {"gpu:0": (200.0, 700.0)}, ("x", "{gpu}", "{level}"))
+    assert StaircasePlan.from_json(plan.to_json()) == plan
+    assert make_load_words(plan, "gpu:3", 0.5) == ["x", "3", "0.5"]
+    with pytest.raises(ConfigError):
+        StaircasePlan.from_json("{}")

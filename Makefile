@@ -28,7 +28,7 @@ FRAMEWORKS := tests/workloads tests/integrations
 test: install-dev system
 	@rm -f .coverage*
 	@echo "four parts run side by side, for about nine minutes; each prints its result when it ends"
-	@$(MAKE) --no-print-directory -j 4 --output-sync system-covered frameworks-covered quick-covered check
+	@$(MAKE) --no-print-directory -j 4 --keep-going --output-sync system-covered frameworks-covered quick-covered check
 	@$(BIN)/coverage combine -q .coverage-*
 	@$(BIN)/coverage json -q -o $(COVERED)
 	@$(BIN)/python tests/coverage_floor.py $(COVERED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import sys
 import threading
@@ -175,6 +176,10 @@ class MarkWriter:
         """Report work that was done since the last report: amounts by name."""
         self._note(amounts, step=False)
 
+    def correct_work(self, amounts: Mapping[str, float]) -> None:
+        """Report by how much the work reported so far was wrong; amounts may be below zero."""
+        self._note(amounts, step=False, least=-math.inf)
+
     def step(self, amounts: Mapping[str, float]) -> None:
         """Report a step that has ended, with the work done in it; steps become blocks (`step_blocks.py`)."""
         self._note(amounts, step=True)
@@ -215,11 +220,11 @@ class MarkWriter:
         self._flushed_ns = 0
         self._steps = StepGrouper()
 
-    def _note(self, amounts: Mapping[str, float], *, step: bool) -> None:
+    def _note(self, amounts: Mapping[str, float], *, step: bool, least: float = 0.0) -> None:
         if self._pid != os.getpid():
             self._adopt()
         t = self._now()
-        self._noted.append((self._sum_up, t, _phase.get(), amounts, step))
+        self._noted.append((self._sum_up, t, _phase.get(), amounts, step, least))
         if t - self._flushed_ns >= WORK_INTERVAL_NS or len(self._noted) >= MOST_NOTED:
             self._serve()
 
@@ -287,12 +292,12 @@ class MarkWriter:
             self._write_steps(phase, (block,))
         self._flush(t)
 
-    def _sum_up(self, t: int, phase: str | None, amounts: Mapping[str, float], step: bool) -> None:
+    def _sum_up(self, t: int, phase: str | None, amounts: Mapping[str, float], step: bool, least: float = 0.0) -> None:
         """Add a report of work to the pending ones, which are written twice a second."""
         done = {"steps": 1.0} if step and self.first else {}
         for name, amount in amounts.items():
             number = read_amount(amount)
-            if number is None or number < 0:
+            if number is None or number < least:
                 self._refuse(name, amount, "work that is no number" if number is None else "work below zero")
             else:
                 done[name] = number

@@ -173,7 +173,7 @@ class JoulelabCallback(TrainingCallback, keras.callbacks.Callback):
             return
         counted = self._read_loss_count()
         if counted and counted != self._counted:
-            self.training.report_work({name: counted - self._counted})
+            self.training.report_work({name: counted - self._counted}, is_correction=True)
             self._counted = counted
 
     def _read_loss_count(self) -> float:

@@ -355,12 +355,12 @@ class TrainingMeasurement:
         self._has_stopped = True
         return True
 
-    def report_work(self, amounts: Mapping[str, float]) -> None:
-        """Report work outside of steps."""
+    def report_work(self, amounts: Mapping[str, float], *, is_correction: bool = False) -> None:
+        """Report work outside of steps, or by how much the work reported so far was wrong."""
         if self._begun is not None:
             done = self._begun.add_work(amounts)
             if (writer := marking.writer()) is not None:
-                writer.work(done)
+                (writer.correct_work if is_correction else writer.work)(done)
 
     def mark_past_phase(self, name: str, since_ns: int, amounts: Mapping[str, float], n: int | None = None) -> None:
         """Mark a phase that ends now and whose begin was not reported, also outside of a training."""

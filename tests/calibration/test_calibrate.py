@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tests.rows import every_row
 
 from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.calibrations import YEAR_S
 from joulelab.calibration.calibration_record import guess_supply, parse_supply
 from joulelab.calibration.commands import parse_devices
 from joulelab.calibration.staircase import StaircasePlan, make_load_words, plan_steps
@@ -78,6 +79,20 @@ def test_a_run_after_a_calibration_is_right_and_narrow(runs, staircase, node, tm
     (tmp_path / "c.json").write_text(json.dumps(record))
     same = call("show", run.name, "--runs", runs, "--calibration", tmp_path / "c.json", "--json").stdout
     assert json.loads(same)["scopes"][0]["reading"]["energy"]["value"] == pytest.approx(found.scopes[0].energy.value)
+
+
+def test_how_a_calibration_is_used_is_stated(runs, staircase, node):
+    record = json.loads(calibrate(runs, staircase, node, "--json").stdout)
+    first, second = record["devices"]
+    cpu = {**first, "meter": "rapl", "scope": "cpu:0", "device": "", "model": ""}
+    record |= {"utc_s": record["utc_s"] - 2 * YEAR_S, "devices": [first, {**second, "model": "A100"}, cpu]}
+    with open_run(runs / staircase[0].name) as opened:
+        found = analyse_run(opened, calibration=record)
+    codes = {check.scope: check.code for check in found.checks if check.name == "calibration"}
+    assert codes == {"gpu:0": "calibration.old", "gpu:1": "calibration.not-used", "cpu:0": "calibration.old"}
+    accuracies = {s.scope: s.reading.accuracy for s in found.scopes}
+    assert accuracies["gpu:1"] == "assumed"
+    assert accuracies["cpu:0"].startswith("calibrated ")
 
 
 def test_a_calibration_is_listed_shared_and_removed(runs, staircase, node, tmp_path):

@@ -1,0 +1,50 @@
+"""Keep calibrations as files: where they are, which are read, and what is wrong with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from joulelab.core.errors import ConfigError, StoreError
+from joulelab.store.calibration_files import (
+    list_files,
+    list_folders,
+    load_calibrations,
+    read_calibration,
+    write_calibration,
+)
+
+RECORD = {"schema": 1, "id": "20261118-101500-ab12", "devices": []}
+
+
+def test_folders_are_chosen_by_the_environment():
+    assert list_folders({"JOULELAB_CALIBRATIONS": "/c"})[0].as_posix() == "/c"
+    assert list_folders({"JOULELAB_STATE": "/s"})[0].as_posix() == "/s/calibrations"
+    user, machine = list_folders({"XDG_STATE_HOME": "/x", "HOME": "/h"})
+    assert (user.as_posix(), machine.as_posix()) == ("/x/joulelab/calibrations", "/var/lib/joulelab/calibrations")
+    assert list_folders({"HOME": "/h"})[0].as_posix() == "/h/.local/state/joulelab/calibrations"
+
+
+def test_a_host_reads_its_own_calibrations_and_leaves_out_damaged_ones(tmp_path):
+    environ = {"JOULELAB_CALIBRATIONS": str(tmp_path / "c")}
+    assert list_files(environ, "n1") == []
+    path = write_calibration(environ, "n1", RECORD)
+    write_calibration(environ, "n10", RECORD)
+    assert read_calibration(path) == RECORD
+    (tmp_path / "c" / "n1@damaged.json").write_text("{")
+    records, problems = load_calibrations(environ, "n1")
+    assert records == [RECORD]
+    assert len(problems) == 1
+
+
+def test_what_is_no_calibration_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text('{"schema": 9, "devices": []}')
+    with pytest.raises(ConfigError) as found:
+        read_calibration(tmp_path / "x.json")
+    assert found.value.code == "config.no-calibration"
+
+
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError) as found:
+        write_calibration({"JOULELAB_CALIBRATIONS": str(tmp_path / "file" / "c")}, "n1", RECORD)
+    assert found.value.code == "store.unwritable"

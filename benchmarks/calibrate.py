@@ -13,6 +13,7 @@ its GPUs (`--zero`), which shows offsets. All in virtual time, through run folde
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ import numpy as np
 from benchmarks.loads import make_curve
 from benchmarks.wall_scenarios import HOST, Recorder
 from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.calibration_fit import FitRefusal, FittedDevice, LoadSteps, ReferenceMeter, fit_calibration
 from joulelab.calibration.calibration_record import BETTER, CLASSES, FULL_DROP, LOW_DROP, fit_run, parse_supply
 from joulelab.calibration.staircase import PHASE, plan_steps
 from joulelab.core.errors import Refused
@@ -59,6 +61,7 @@ UTC = 1_763_400_000 * NS
 WALL_METERS = ("analyzer", "pdu")
 MOST_U = {"analyzer": 0.02, "pdu": 0.03}
 LEAST_INSIDE = 0.95
+RECORDED_PART, RECORDED_STEP_S = 0.5, 0.5  # share of a recording that is fitted, in windows of this length
 
 
 @dataclass(frozen=True)
@@ -426,6 +429,54 @@ def print_eight(seed: int = 1) -> None:
             print(f"    {way:10s} U at full load: each GPU {min(each):.2%} to {max(each):.2%}, sum {whole:.2%}")
 
 
+def print_recordings() -> None:
+    """Calibrate recorded GPUs on the first part of each recording, and judge the rest against the same meter.
+
+    The meter is on the GPU itself, so there are neither supplies nor a rest of a node. Its own error is in both parts.
+    """
+    from tests.analysis.recordings import BASE_S, CHANNELS, DATA, read_recording
+
+    if not DATA.is_dir():
+        print(f"no {DATA}: recordings are not part of the project")
+        return
+    print(f"{'':22s} {'s':>5s} {'gain':>14s} {'offset, W':>14s} {'judged':>8s} {'none':>16s} {'calibrated':>16s}")
+    for name, kind in (pair for pair in CHANNELS if pair[1] == "instant"):
+        found = read_recording(name)
+        curve = found.make_curve(kind, found.find_lag())
+        first, last = max(found.t[0], found.meter.t[0]) + 1.1, min(found.t[-1], found.meter.t[-1]) - 0.3
+        split = first + RECORDED_PART * (last - first)
+        ends = np.arange(first - 1.0, split, RECORDED_STEP_S)
+        spans = list(itertools.pairwise(ends))
+        means = [
+            (curve.energy(*(round((BASE_S + s) * NS) for s in span)).value / RECORDED_STEP_S, found.meter.energy(*span))
+            for span in spans
+        ]
+        shown, true = np.array([m for m, _ in means]), np.array([e for _, e in means]) / RECORDED_STEP_S
+        count = len(spans)
+        steps = LoadSteps(
+            np.array([(a + b) / 2 for a, b in spans]), np.full(count, RECORDED_STEP_S), true, np.full(count, 1.0),
+            shown[:, None], np.full((count, 1), 2.0), np.full((count, 1), np.nan), np.ones((count, 1), bool),
+            np.empty((count, 0)),
+        )  # fmt: skip
+        accuracy = curve.spec.accuracy
+        device = FittedDevice("gpu:0", accuracy.gain, accuracy.offset)
+        fit = fit_calibration(steps, [device], ReferenceMeter(0.0, 0.0, 0.001, is_around=False))
+        if isinstance(fit, FitRefusal):
+            print(f"{name + ' ' + kind:22s} {split - first:5.1f} refused: {fit.code} {dict(fit.numbers)}")
+            continue
+        one = fit.devices[0]
+        a, b = (round((BASE_S + s) * NS) for s in (split, last))
+        plain, seconds = curve.energy(a, b), last - split
+        other = plain.without("gain", "offset")
+        value = one.gain * plain.value + one.offset_w * seconds
+        wide = np.hypot(2 * other.u, one.compute_expanded(plain.value / seconds) * seconds)
+        energy = found.meter.energy(split, last)
+        fitted = f"{one.gain:6.3f} ± {2 * one.gain_u:5.3f} {one.offset_w:6.1f} ± {2 * one.offset_u_w:5.1f}"
+        errors = [(plain.value, 2 * plain.u), (value, wide)]
+        judged = " ".join(f"{joules / energy - 1:+7.2%} ± {width / energy:5.2%}" for joules, width in errors)
+        print(f"{name + ' ' + kind:22s} {split - first:5.1f} {fitted} {seconds:6.1f} s {judged}")
+
+
 def main() -> int:
     """Run all draws and print the tables; return 1 if the promise is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -433,7 +484,11 @@ def main() -> int:
     parser.add_argument("--reference", choices=WALL_METERS, action="append")
     parser.add_argument("--gpus", type=int, help="GPUs of each node; drawn by default")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--recordings", action="store_true", help="only recorded GPUs")
     options = parser.parse_args()
+    if options.recordings:
+        print_recordings()
+        return 0
     began, kept = time.monotonic(), []
     with ProcessPoolExecutor(options.workers) as pool:
         for reference in options.reference or WALL_METERS:

@@ -117,8 +117,10 @@ def test_the_list_moves_by_itself(
         page: Any = open_page()
         page.goto(server.url)
         page.locator(f"tr[data-run='{first.name}'] a.open").focus()
-        new = copied(first, 0.1, name="arrived")
+        assert page.get_by_label("Label").count() == 0  # there is nothing to choose
+        new = copied(first, 0.1, name="arrived", labels={"batch": "7"})
         page.get_by_text("arrived").wait_for()
+        page.get_by_label("Label").wait_for()
         held = "() => document.activeElement.closest('tr').dataset.run"
         assert page.evaluate(held) == first.name  # the focus stays where it was
         page.locator(f"tr[data-run='{new.name}'] input").check()

@@ -129,6 +129,12 @@ function refuse(text) {
 function renewFilters(fresh) {
   const clear = filters.querySelector('.clear'), other = fresh.querySelector('#filters .clear');
   if (clear && other) clear.hidden = other.hidden;
+  for (const twin of [...fresh.querySelectorAll('#filters select')].reverse()) {  // the one that follows is there
+    if (document.getElementById(twin.id)) continue;
+    const label = twin.closest('label'), next = label.nextElementSibling.querySelector('select');
+    const before = next ? document.getElementById(next.id).closest('label') : filters.querySelector('.days');
+    before.before(document.importNode(label, true));
+  }
   for (const select of filters.querySelectorAll('select')) {
     const twin = fresh.getElementById(select.id);
     if (!twin || document.activeElement === select || twin.innerHTML === choices.get(select)) continue;

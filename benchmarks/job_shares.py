@@ -172,7 +172,8 @@ def read_device(truth: Truth, rng: np.random.Generator) -> tuple[DeviceUse, Quan
     seconds = np.ones(cells)
     idle = find_idle_power(seconds, energy_j, use, IDLE_SHARE[truth.scope] * truth.most_w)
     device = DeviceUse(
-        truth.scope, seconds, energy_j, use, present, idle, truth.most_w, truth.capacity, truth.ratio, USE_ERROR[truth.scope]
+        truth.scope, seconds, energy_j, use, present, idle, truth.most_w, truth.capacity, truth.ratio,
+        USE_ERROR[truth.scope],
     )  # fmt: skip
     return device, Quantity(float(energy_j.sum()), {"gain": GAIN_SD * float(energy_j.sum())})
 

@@ -27,7 +27,7 @@ mlperf.uncertainty mlperf.validity mlperf.window
 not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
 other-processes.server
 paused power-meter quality
-recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing silent-meter slow-refresh source
+recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing shared-node silent-meter slow-refresh source
 stuck-meter supply-efficiency
 throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake throttled.power-cap
 throttled.software-thermal too-many-kinds too-many-phases too-short unseen

@@ -118,7 +118,7 @@ def find_idle_power(
     groups = _group_cells(seconds)
     times, powers = _sum_blocks(seconds, groups), _sum_blocks(energy_j, groups)
     block_w = powers / times
-    high_w = min(float(block_w.min()), most_idle_w)
+    high_w = max(min(float(block_w.min()), most_idle_w), 0.0)
     total = np.sum(list(use.values()), axis=0) if use else np.zeros_like(seconds)
     unused = _sum_blocks(total, groups) <= LEAST_USE * times
     rest_w = known_w or (float(block_w[unused].min()) if unused.any() else 0.0)
@@ -131,10 +131,11 @@ def find_idle_power(
 
 def split_device(device: DeviceUse, rule: IdleRule = "equal") -> tuple[JobShare, ...]:
     """Split the energy of a device among its jobs; the last row is the energy of nobody. The rows add up to it."""
-    known = np.all([np.isfinite(use) for use in device.use.values()], axis=0) & np.isfinite(device.energy_j)
+    known = _find_known(device)
     idle_w, powers_w = fit_use_powers(device, known)
     idle_shares = _share_idle(device, rule)
-    energies, idles = _split_cells(device, known, idle_w, powers_w, idle_shares)
+    cells = _split_cells(device, known, idle_w, powers_w, idle_shares)
+    energies, idles = ({job: math.fsum(pair[k]) for job, pair in cells.items()} for k in (0, 1))
     bounds = _bound_jobs(device, known, idle_shares)
     rows = [
         JobShare(job, energies[job], min(bounds[job][0], energies[job]), max(bounds[job][1], energies[job]), idles[job])
@@ -146,6 +147,13 @@ def split_device(device: DeviceUse, rule: IdleRule = "equal") -> tuple[JobShare,
     least = max(total - taken - math.fsum(device.energy_j[~known & np.isfinite(device.energy_j)]), 0.0)
     nobody_idle = math.fsum((idle_w * device.seconds)[known]) - math.fsum(idles.values())
     return (*rows, JobShare(NOBODY, rest, min(least, rest), max(rest, least), max(min(nobody_idle, rest), 0.0)))
+
+
+def divide_cells(device: DeviceUse, rule: IdleRule = "equal") -> dict[str, Floats]:
+    """Return the energy (J) of each job in each cell; the rest of a cell is nobody's."""
+    known = _find_known(device)
+    cells = _split_cells(device, known, *fit_use_powers(device, known), _share_idle(device, rule))
+    return {job: energy_j for job, (energy_j, _) in cells.items()}
 
 
 def add_device_shares(parts: Iterable[Sequence[JobShare]]) -> tuple[JobShare, ...]:
@@ -207,8 +215,8 @@ def _share_idle(device: DeviceUse, rule: IdleRule) -> dict[str, Floats]:
 
 def _split_cells(
     device: DeviceUse, known: Bools, idle_w: float, powers_w: Mapping[str, float], idle_shares: Mapping[str, Floats]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return energy and idle energy (J) of each job."""
+) -> dict[str, tuple[Floats, Floats]]:
+    """Return energy and idle energy (J) of each job in each cell."""
     energy_j = np.where(known, device.energy_j, 0.0)
     idle_j = np.minimum(idle_w * device.seconds, energy_j)
     weights = {job: np.where(known, device.use[job], 0.0) * powers_w[job] for job in device.jobs}
@@ -216,12 +224,11 @@ def _split_cells(
     is_used = total > 0
     # Power above idle that no use explains (copies, clocks that stay up) is divided equally among those present.
     count = np.maximum(_count_present(device), 1)
-    energies, idles = {}, {}
+    found = {}
     for job in device.jobs:
         share = np.where(is_used, weights[job] / np.where(is_used, total, 1.0), device.present[job] / count)
-        idles[job] = math.fsum(idle_j * idle_shares[job])
-        energies[job] = math.fsum((energy_j - idle_j) * share) + idles[job]
-    return energies, idles
+        found[job] = (energy_j - idle_j) * share + idle_j * idle_shares[job], idle_j * idle_shares[job]
+    return found
 
 
 # The bounds.
@@ -285,6 +292,14 @@ def _bound_use(device: DeviceUse, job: str, known: Bools, groups: npt.NDArray[np
     error = device.use_error * device.capacity * times
     high = np.where(times > 0, np.minimum(np.max(sums, axis=0) + error, device.capacity * times), 0.0)
     return np.maximum(np.min(sums, axis=0) - error, 0.0), high
+
+
+def _find_known(device: DeviceUse) -> Bools:
+    """Return the cells whose energy and use by every job are known."""
+    known = np.isfinite(device.energy_j)
+    for use in device.use.values():
+        known &= np.isfinite(use)
+    return known
 
 
 def _count_present(device: DeviceUse) -> npt.NDArray[np.int64]:

@@ -38,6 +38,7 @@ MACHINE = (
     Spec("net_received_b", "network", "B", "counter"),
     Spec("net_sent_b", "network", "B", "counter"),
     Spec("load1", "load average", "1"),
+    Spec("cpu_s", "CPU time", "s", "counter"),  # of all processes: what is not the workload's is that of others
 )
 TREE = (
     Spec("cpu_s", "CPU time", "s", "counter"),  # ended children included once their parent has waited for them
@@ -90,7 +91,7 @@ class HostMeter:
     def read(self, stream: Stream) -> Sequence[float]:
         """Return one row (shares of 1, B, s). Raises ReadFailed."""
         if stream.name == "machine":
-            return self._load.read_share(), *self._machine.read_row()
+            return self._load.read_share(), *self._machine.read_row(), self._load.busy_s
         if self._workload is not None:  # taken over here, so that only the reading thread touches the tree
             self._tree.follow_process(self._workload)
             self._workload = None
@@ -122,6 +123,11 @@ class CpuLoad:
         before, self._last = self._last, (busy, total)
         passed = total - before[1]
         return (busy - before[0]) / passed if passed > 0 else NAN
+
+    @property
+    def busy_s(self) -> float:
+        """Return the CPU time (s) of all processes since the start of the machine, as of the last reading."""
+        return self._last[0] * _TICK_S
 
     def close(self) -> None:
         """Close the file."""

@@ -58,6 +58,7 @@ WHOLES = {
     "rack": "the rack",
     "job": "what the cluster accounted for the job",
 }
+SHARED = "shared-node"
 USUAL_METERS = ("nvml", "rapl")
 NODE_WHOLES = ("node.ac", "node.dc", "rack", "job", "outlet", "psu", "psu.dc", "psys")
 CALIBRATED = re.compile(r"calibrated \d")  # the accuracy of a meter with a calibration of its own, and its day
@@ -140,7 +141,7 @@ def list_answer_facts(
     lines.append(("energy", write_energy_answer(result)))
     if covers := describe_coverage(result):
         lines.append(("covers", covers))
-    lines += list_calibration_facts(result)
+    lines += list_calibration_facts(result) + list_share_facts(result)
     lines += list_footprint_facts(result, has_hint=has_hint) + list_limit_facts(result) + list_cap_facts(result)
     lines += list_work_facts(result, every=every)
     return lines + [fact for fact in list_workload_facts(result) if every or fact[0] in ("data", "quality")]
@@ -274,6 +275,11 @@ def list_calibration_facts(result: Result) -> list[tuple[str, str]]:
     for scope in (s for s in result.scopes if CALIBRATED.match(s.reading.accuracy)):
         found.setdefault(scope.reading.reference.removeprefix("calibrated "), []).append(scope.scope)
     return [("calibrated", f"{fmt.join_scopes(scopes)} on {text}") for text, scopes in found.items()]
+
+
+def list_share_facts(result: Result) -> list[tuple[str, str]]:
+    """Return the line of the run's part in the energy of a node that others used, too."""
+    return [("share", word_check(check).text) for check in result.checks if check.code == SHARED]
 
 
 # Work and facts --------------------------------------------------------------------------------------------------
@@ -460,7 +466,7 @@ def list_check_facts(result: Result) -> list[tuple[str, str]]:
             continue  # it is in the answer, and the reasons follow
         if check.name == "unseen" and result.bound_check is not None:
             continue  # it is the first note
-        if check.code == REACHED:
+        if check.code in (REACHED, SHARED):
             continue  # it is in the answer
         rows.append((check.status, add_next_step(f"{check.name}: {check.text}", check.next)))
     return rows

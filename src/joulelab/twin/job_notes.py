@@ -198,7 +198,13 @@ class JobBoard:
         return wanted
 
     def _list_processes(self, jobs: list[dict[str, Any]]) -> None:
-        """Let NVML list the jobs on their GPUs."""
+        """Let NVML list the jobs on their GPUs; jobs that share a GPU each with the load of their own power."""
         for gpu in range(len(self._truth.node.gpus)):
-            pids = [job["owner"]["pid"] for job in jobs if str(gpu) in job["watts"]]
-            self._truth.set_processes(gpu, [Process(pid=pid, memory_bytes=MEMORY_BYTES) for pid in pids])
+            here = [job for job in jobs if str(gpu) in job["watts"]]
+            idle_w, max_w = self._truth.node.range_w(f"gpu:{gpu}")
+            processes = []
+            for job in here:
+                share = (job["watts"][str(gpu)] - idle_w) / (max_w - idle_w)
+                load = round(100 * min(max(share, 0.0), 1.0)) if len(here) > 1 else None
+                processes.append(Process(pid=job["owner"]["pid"], memory_bytes=MEMORY_BYTES, load=load))
+            self._truth.set_processes(gpu, processes)

@@ -326,6 +326,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: used by {processes:process} outside the run (PID {pids}): the server, if nothing else runs there",
         "",
     ),
+    "shared-node": (
+        "note",
+        "of the node's {node_j:J}[ ({covers})], this run: {energy_j:J} ({low_j~high_j:J}); others used it too, idle power is divided equally",
+        "",
+    ),
     # Power caps.
     "calibration.old": (
         "note",

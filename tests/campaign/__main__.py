@@ -18,6 +18,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -157,6 +158,9 @@ def main(words: list[str] | None = None) -> int:
     names = given.only or list(PARTS)
     campaign = Campaign(names, given.seed, say=lambda text: print(text, file=sys.stderr, flush=True))
     print(f"seed {given.seed}: {', '.join(names)}", file=sys.stderr)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # nohup, or a background job, ignores them for us
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     for variable in [name for name in os.environ if name.upper().startswith(FOREIGN)]:
         del os.environ[variable]
     if given.trial is not None:

@@ -9,6 +9,7 @@ import sys
 SHORT = {
     "coverage": ["--count", "20"],
     "thinned_logs": [],
+    "job_shares": [],
     "plain_runs": ["--count", "5"],
     "accuracy": ["--seconds", "10"],
     "cost": ["--seconds", "5"],

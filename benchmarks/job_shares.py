@@ -29,6 +29,7 @@ from joulelab.analysis.job_shares import (
     split_by_use,
     split_device,
 )
+from joulelab.analysis.run_shares import CPU_RATIO, MOST_IDLE, TICK_ERROR, USE_ERROR
 from joulelab.core.quantity import Quantity
 from joulelab.twin.model import PRESETS, Cpu, Dram
 
@@ -43,11 +44,6 @@ GAIN_SD = 0.01  # of the meters; their interval says so
 TICK_S = 0.01  # of CPU time
 CORES = 32
 AWAKE_W = 110.0  # of a package that does not sleep
-# The most that a device of these kinds draws at rest, as a share of its limit: 70 of 700 W (H100) to 58 of 400 (A100);
-# a package of a server up to 90 of 350 W.
-IDLE_SHARE = {"gpu": 0.25, "cpu": 0.4, "dram": 0.4}
-CPU_RATIO = 4.0
-USE_ERROR = {"gpu": 0.01, "cpu": 0.002, "dram": 0.002}  # whole percents; ticks
 
 
 @dataclass(frozen=True)
@@ -144,8 +140,8 @@ def draw_truth(rng: np.random.Generator) -> list[Truth]:
     dram_w = {job: some / CORES * bandwidth[job] * (dram.max_w - dram.idle_w) for job, some in cores.items()}
     return [
         Truth("gpu", gpu.idle_w, gpu.default_cap_w, 1.0, math.inf, gpu_w, busy, present),
-        Truth("cpu", cpu.idle_w, cpu.max_w, CORES, CPU_RATIO, cpu_w, cores, present),
-        Truth("dram", dram.idle_w, dram.max_w, CORES, math.inf, dram_w, cores, present),
+        Truth("cpu", cpu.idle_w, math.inf, CORES, CPU_RATIO, cpu_w, cores, present),
+        Truth("dram", dram.idle_w, math.inf, CORES, math.inf, dram_w, cores, present),
     ]
 
 
@@ -170,10 +166,10 @@ def read_device(truth: Truth, rng: np.random.Generator) -> tuple[DeviceUse, Quan
             use[job] = np.diff(np.floor(np.append(0.0, np.cumsum(mean)) / TICK_S) * TICK_S)
         present[job] = np.asarray(truth.present[job][: cells * per].reshape(cells, per).any(axis=1))
     seconds = np.ones(cells)
-    idle = find_idle_power(seconds, energy_j, use, IDLE_SHARE[truth.scope] * truth.most_w)
+    idle = find_idle_power(seconds, energy_j, use, MOST_IDLE.get(truth.scope, math.inf) * truth.most_w)
     device = DeviceUse(
         truth.scope, seconds, energy_j, use, present, idle, truth.most_w, truth.capacity, truth.ratio,
-        USE_ERROR[truth.scope],
+        USE_ERROR.get(truth.scope, TICK_ERROR),
     )  # fmt: skip
     return device, Quantity(float(energy_j.sum()), {"gain": GAIN_SD * float(energy_j.sum())})
 

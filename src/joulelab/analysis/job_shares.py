@@ -76,11 +76,6 @@ class DeviceUse:
         """Return the names of the jobs."""
         return list(self.use)
 
-    @property
-    def is_shared(self) -> bool:
-        """Return whether two jobs could have used the device in the same cell."""
-        return bool((_count_present(self) > 1).any())
-
 
 @dataclass(frozen=True, slots=True)
 class JobShare:
@@ -268,7 +263,8 @@ def _bound_caused(
     if math.isfinite(device.most_w):
         unit_w = max(device.most_w - idle_w, 0.0) / device.capacity
         unexplained_j = np.maximum(caused_j - (own_high + other_high) * unit_w, 0.0)
-        low = np.maximum(caused_j - other_high * unit_w - unexplained_j, 0.0)
+        # Where power is above all that use explains, the job need not have caused any of it.
+        low = np.where(unexplained_j > 0, 0.0, np.maximum(caused_j - other_high * unit_w, 0.0))
         high = np.minimum(caused_j, own_high * unit_w + unexplained_j)
     if math.isfinite(device.ratio):
         low = np.maximum(low, caused_j * _divide(own_low, own_low + device.ratio * other_high))

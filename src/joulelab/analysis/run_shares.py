@@ -46,7 +46,7 @@ WHOLES = ("node.ac", "node.dc", "psys", "module")  # scopes whose rest is divide
 # plain loop, and the clocks of two cores differ by up to a factor of two. The rest of a node follows its parts alike.
 CPU_RATIO = 4.0
 # The most that a device draws at rest, as a share of its limit: GPUs 70 of 700 W (H100) to 58 of 400 W (A100).
-MOST_IDLE = {"gpu": 0.25, "cpu": 0.4}
+MOST_IDLE = {"gpu": 0.25}
 USE_ERROR = {"gpu": 0.01}  # loads are whole percents
 TICK_ERROR = 0.002  # of CPU time, as a share of all CPUs
 PRESENT_CPUS = 0.2  # others that use less than this (CPU seconds per second) are the system, not a job
@@ -202,7 +202,7 @@ def _make_cpu_device(
     use = {RUN: use[RUN], OTHERS: np.where(present[OTHERS], use[OTHERS], 0.0)}
     device = _make_device(family, members, use, present, edges, evidence, math.inf)
     # Which processes move data is not known: memory has no ratio, so its bounds are wide.
-    return replace(device, capacity=cpus, ratio=CPU_RATIO if family == "cpu" else math.inf, use_error=TICK_ERROR)
+    return replace(device, capacity=cpus, ratio=CPU_RATIO if family == "cpu" else math.inf)
 
 
 def _make_device(
@@ -218,7 +218,7 @@ def _make_device(
     most_idle_w = MOST_IDLE.get(find_family(name), math.inf) * most_w
     idle = find_idle_power(seconds, energy_j, use, most_idle_w, max(known_w, 0.0))
     return DeviceUse(
-        name, seconds, energy_j, use, present, idle, most_w, use_error=USE_ERROR.get(find_family(name), 0.01)
+        name, seconds, energy_j, use, present, idle, most_w, use_error=USE_ERROR.get(find_family(name), TICK_ERROR)
     )
 
 

@@ -161,7 +161,7 @@ def _find_present(
     present = {job: np.nan_to_num(time) > 0 for job, time in use.items()}
     events = [e for e in evidence.list_events("process") if e.get("host", scope.host) == scope.host]
     events = sorted((e for e in events if e.get("scope") == scope.scope), key=lambda e: int(e["t"]))
-    for event, following in zip(events, [*events[1:], None], strict=True):
+    for event, following in zip(events, [*events[1:], None], strict=False):
         until = int(edges[-1]) if following is None else int(following["t"])
         inside = (edges[1:] > int(event["t"])) & (edges[:-1] < until)
         pids = {int(p) for p in event.get("pids", ())}

@@ -53,6 +53,7 @@ PRESENT_CPUS = 0.2  # others that use less than this (CPU seconds per second) ar
 SHARED_CPUS, SHARED_PART = 0.5, 0.1  # others share the CPUs if they use this many, and this part of all CPU time
 QUIET_LOAD = 0.02  # highest load of a device whose idle power was measured
 FEWEST_READINGS = 3
+FILLED_CELLS = 2
 
 
 def check_run_share(run: Run, evidence: RunEvidence) -> Iterator[Check]:
@@ -141,14 +142,12 @@ def _measure_load(scope: ScopeChannels, readings: Readings, edges: Ints) -> Floa
     busy, covered = (np.diff(np.interp(edges, curve.edges_ns, sums)) for sums in (curve.busy_s, curve.covered_s))
     seconds = np.diff(edges) * 1e-9
     is_read = covered > 0.5 * seconds
-    # The first reading follows the start of the workload, the last one precedes its end: the nearest one holds.
     rate = np.where(is_read, busy / np.where(is_read, covered, 1.0), np.nan)
-    known = np.flatnonzero(is_read)
-    if known.size:
-        rate[: min(known[0], 2)] = rate[known[0]] if known[0] <= 2 else np.nan
-        last = rate.size - 1 - known[-1]
-        if 0 < last <= 2:
-            rate[known[-1] + 1 :] = rate[known[-1]]
+    # The first reading follows the start of the workload, the last one precedes its end: there the nearest one holds.
+    for _ in range(FILLED_CELLS):
+        rate = np.where(np.isnan(rate), np.append(rate[1:], np.nan), rate)
+    for _ in range(FILLED_CELLS):
+        rate = np.where(np.isnan(rate), np.append(np.nan, rate[:-1]), rate)
     return rate * seconds
 
 

@@ -105,6 +105,12 @@ def test_the_action_is_a_signal_or_a_command(then: str | None, found: tuple[int 
         read_action(" ", None)
 
 
+def test_a_stored_action_has_no_secret() -> None:
+    action = read_action("curl -u user:Tr0ub4dor https://example.org/stop", None)
+    assert action.name == "curl -u user:*** https://example.org/stop"
+    assert "Tr0ub4dor" in action.command
+
+
 def test_energy_is_counted_to_the_limit() -> None:
     ledger = LimitLedger([EnergyLimit(1000.0, "J", 1000.0)])
     assert not ledger.add(EnergyReading(0.5, None))  # no readings yet

@@ -50,6 +50,12 @@ SECRETS = [
     ["sudo", "-u", "bob", "mysqldump", f"-p{SECRET}", "db"],
     ["sshpass", "-p", SECRET, "ssh", "-p", "22", "host"],
     ["sshpass", f"-p{SECRET}", "ssh", "host"],
+    ["sshpass", "-P", "assphrase", "-p", SECRET, "ssh", "host"],
+    ["sshpass", "-vp", SECRET, "ssh", "host"],
+    ["keytool", "-storepass", SECRET],
+    ["run", "--jwt", SECRET],
+    ["python", "-c", f'os.environ["HF_TOKEN"] = "{SECRET}"'],
+    ["curl", f"ftp://user:p@{SECRET}@example.org/"],
     ["redis-cli", "-a", SECRET, "ping"],
     ["mongosh", "-u", "me", "-p", SECRET],
     ["docker", "login", "-u", "me", "-p", SECRET, "registry"],
@@ -104,6 +110,11 @@ def test_known_and_random_tokens_go_wherever_they_stand(token: str) -> None:
 
 
 HARMLESS = [
+    ["python", "train.py", "--tokens", "1_000_000_000", "--data.tokens=2.5e9"],
+    ["python", "train.py", "--cls-token", "[CLS]", "--token-dim", "512", "--use-auth-token", "true"],
+    ["ffmpeg", "-pass", "1"],
+    ["python", "eval.py", "--pass-rate", "0.3", "--pass_at_k=5"],
+    ["sshpass", "-f", "secret.txt", "ssh", "-p", "22", "host"],
     ["python", "train.py", "--lr", "3e-4", "--batch-size=64", "--epochs", "10"],
     ["train", "--max-tokens", "512", "--max_new_tokens=128", "--tokenizer", "bert-base", "--num-tokens", "5"],
     ["joulelab", "serving", "load", "--prompt-tokens", "200", "--output-tokens", "100"],

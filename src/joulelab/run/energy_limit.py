@@ -136,8 +136,12 @@ class LimitAction:
 
     @property
     def name(self) -> str:
-        """Return the name of the signal, or the command."""
-        return self.command if self.signal is None else signal.Signals(self.signal).name
+        """Return the name of the signal, or the command without its secrets: it is stored and printed."""
+        if self.signal is not None:
+            return signal.Signals(self.signal).name
+        from joulelab.store.redact import redact_command  # loaded only where a command is given
+
+        return redact_command([self.command])[0]
 
 
 def read_action(then: str | None, grace_s: float | None) -> LimitAction:

@@ -30,8 +30,9 @@ ENVIRONMENT = (
 
 # Options by which programs take a secret although their names do not say so. WHOLE: the next word is secret, or the
 # rest of the same word. GLUED: only the rest of the same word (`mysql -p db` asks for the password of the database db).
-# Any other text separates a user, which stays, from the secret. `docker login` are the options of that subcommand.
-WHOLE, GLUED = "whole", "glued"
+# PLAIN: the next word is no secret, and no program either. Any other text separates a user, which stays, from the
+# secret. `docker login` are the options of that subcommand.
+WHOLE, GLUED, PLAIN = "whole", "glued", "plain"
 _LDAP = ("ldapsearch", "ldapmodify", "ldapadd", "ldapdelete", "ldapcompare", "ldapwhoami", "ldappasswd")
 _LOGINS = ("docker login", "podman login", "nerdctl login", "buildah login", "skopeo login", "helm login",
            "oras login", "crane login", "az login", "twine upload", "poetry publish", "cqlsh", "yt-dlp", "rdesktop")
@@ -45,7 +46,7 @@ _TABLE: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     (("http", "https", "xh"), {"-a": ":"}),
     (("lftp",), {"-u": ","}),
     (("smbclient", "rpcclient"), {"-U": "%", "--user": "%"}),
-    (("sshpass",), {"-p": WHOLE}),
+    (("sshpass",), {"-p": WHOLE, "-vp": WHOLE, "-P": PLAIN, "-f": PLAIN, "-d": PLAIN}),
     (("plink", "pscp", "psftp"), {"-pw": WHOLE}),
     (("xfreerdp",), {"/p:": GLUED}),
     (_LOGINS, {"-p": WHOLE}),
@@ -57,6 +58,7 @@ _TABLE: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     (_LDAP, {"-w": WHOLE}),
     (("7z", "7za", "7zz"), {"-p": GLUED}),
     (("rar", "unrar"), {"-p": GLUED, "-hp": GLUED}),
+    (("keytool", "jarsigner"), {"-storepass": WHOLE, "-keypass": WHOLE}),
     (("openssl",), {"-passin": WHOLE, "-passout": WHOLE}),
     (("openssl enc",), {"-passin": WHOLE, "-passout": WHOLE, "-k": WHOLE, "-K": WHOLE}),
     (("ipmitool",), {"-P": WHOLE, "-k": WHOLE, "-y": WHOLE}),
@@ -74,13 +76,13 @@ _STORE_WORDS = {"set", "config", "configure", "modify", "add", "connect"}
 
 _WORDS = (
     r"(?:pass(?:word|wd|phrase|code)?|pwd|secrets?|tokens?|credentials?|cookie|bearer|auth(?:orization|entication)?"
-    r"|(?:api|wandb|access|account|secret|private|encryption|signing|license|ssh|service|subscription)[-_.]?keys?)"
+    r"|jwt|(?:api|wandb|access|account|secret|private|encryption|signing|license|ssh|service|subscription)[-_.]?keys?)"
 )
 # Words that make a name harmless although it contains a secret's word: --output-tokens 100, --tokenizer bert.
 _HARMLESS = re.compile(
-    r"(?:^|[-_.])(?:max|min|num|n|new|total|per|pad|eos|bos|unk|mask|special|skip|add|image|stop|prompt|batch|seq"
+    r"(?:^|[-_.])(?:max|min|num|n|new|total|per|pad|eos|bos|unk|sep|cls|class|mask|special|skip|add|image|stop|prompt|batch|seq"
     r"|input|output|completion|generated?|prefill|decode|cached)"
-    r"[-_.a-z0-9]*tokens?(?:[-_.]|$)|tokens?[-_.](?:per|count|limit|len|length|id|ids|dropout|budget|size|type|file)\b|tokeniz|author(?!iz)",
+    r"[-_.a-z0-9]*tokens?(?:[-_.]|$)|tokens?[-_.](?:per|count|limit|len|length|id|ids|dropout|budget|size|type|file|dim|embeddings?|mixer|rate)\b|tokeniz|author(?!iz)",
     re.IGNORECASE,
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -91,19 +93,21 @@ _VARIABLE = re.compile(
     r"[A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|(?<!BY)(?<!COM)PASS|SECRET|TOKEN)|(?:[A-Z0-9]+_)*(?<!PUBLIC_)KEY"
 )
 _COUNT_NAME = re.compile(r"(?:^|[-_.])tokens$", re.IGNORECASE)
-_COUNT = re.compile(r"[\d.,_]{1,9}[kKmMbB]?")  # --tokens 4096
+_COUNT = re.compile(r"\d[\d.,_]{0,17}(?:[eE]\+?\d{1,2})?[kKmMbBtT]?")  # --tokens 4096, 1_000_000_000, 2.5e9, 300B
+# No secret, whatever its name: --use-auth-token true, -pass 1 (of two), --pass-rate 0.3.
+_NO_SECRET = re.compile(r"true|false|yes|no|none|null|auto|\d|\d?\.\d{1,3}", re.IGNORECASE)
 _HASH_NAME = re.compile(
     r"(?:^|[-_.])(?:commit|rev|revision|sha(?:1|256|512)?|hash|digest|checksum|md5|ref|branch|tag|seed|uuid)$",
     re.IGNORECASE,
 )
 _KEY_VALUE = re.compile(r"(?P<key>-{0,2}[A-Za-z_][\w.\-]*)(?P<sep>=|:=?\s*)(?P<value>.+)", re.DOTALL)
 _INLINE = re.compile(
-    rf"(?P<key>(?<![\w.\-])[\w.\-]*(?:{_WORDS}|KEY)[\w.\-]*[\"']?\s*[=:]\s*)"
+    rf"(?P<key>(?<![\w.\-])[\w.\-]*(?:{_WORDS}|KEY)[\w.\-]*[\"']?\]?\s*[=:]\s*)"
     r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}]+)",
     re.IGNORECASE,
 )
 _INLINE_FLAG = re.compile(r"(?P<key>(?<!\S)--?[\w.\-]+\s+)(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)")
-_URL = re.compile(r"(?P<scheme>(?<![A-Za-z+.\-])[A-Za-z][\w+.\-]*://)[^/\s@\"']+@")
+_URL = re.compile(r"(?P<scheme>(?<![A-Za-z+.\-])[A-Za-z][\w+.\-]*://)[^/\s\"']+@")
 _HEADER = re.compile(r"(?P<kind>\b(?:Bearer|Basic)\s+)[\w.~+/\-]+=*", re.IGNORECASE)
 _KNOWN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-(?=[\w\-]*\d)[A-Za-z0-9_\-]{8,}|sk_(?:live|test)_\w{8,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w\-]{8,}"
@@ -161,8 +165,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_value(name: str, value: str) -> bool:
-    """Return whether a value is a secret by its name; a short number of tokens is none: `--tokens 4096`."""
-    return is_secret_name(name) and not (_COUNT_NAME.search(name) and _COUNT.fullmatch(value))
+    """Return whether a value is a secret by its name; a number of tokens is none (`--tokens 4096`), nor is `true`."""
+    is_plain = _NO_SECRET.fullmatch(value) or (_COUNT_NAME.search(name) and _COUNT.fullmatch(value))
+    return is_secret_name(name) and not is_plain
 
 
 def clean_text(text: str, name: str = "") -> str:
@@ -182,7 +187,7 @@ def clean_text(text: str, name: str = "") -> str:
 
 
 def _hide_inline(match: re.Match[str]) -> str:
-    name = match["key"].rstrip("=: \t\n\"'")
+    name = match["key"].rstrip("=: \t\n\"']")
     return match["key"] + HIDDEN if is_secret_value(name, match["value"]) else match[0]
 
 
@@ -251,6 +256,8 @@ def _count_kept(value: str, kind: str) -> int:
     """Return the number of letters before the secret; all of them if there is none."""
     if kind in (WHOLE, GLUED):
         return 0
+    if kind == PLAIN:
+        return len(value)
     user, separator, _ = value.partition(kind)
     return len(user) + 1 if separator and len(user) + 1 < len(value) else len(value)
 

@@ -105,9 +105,9 @@ def test_a_power_is_corrected_and_has_the_errors_of_its_calibration():
     energy = curve.energy(ns(1), ns(9))
     assert energy.value == pytest.approx(8 * (0.95 * 400 + 3))
     # By gain 0.5 % of 0.95, by offset 2 W: 8 s x 400 W x 0.005, 8 s x 2 W.
-    assert energy.terms["gain:calibrated:c1/0"] == pytest.approx(8 * 400 * 0.005)
-    assert energy.terms["gain:calibrated:c1/1"] == pytest.approx(8 * 2.0)
-    assert energy.terms["offset:calibrated:c1/nvml/GPU-1/bend"] == pytest.approx(8 * 1.5 / math.sqrt(3))
+    assert energy.terms["gain:calibrated/c1/0"] == pytest.approx(8 * 400 * 0.005)
+    assert energy.terms["gain:calibrated/c1/1"] == pytest.approx(8 * 2.0)
+    assert energy.terms["offset:calibrated/c1/nvml/GPU-1/bend"] == pytest.approx(8 * 1.5 / math.sqrt(3))
     assert not any(source.startswith(("gain:x", "offset:x")) for source in energy.terms)
     assert spec.limits == (3.0, 0.95 * 700 + 3)
     assert convert_power(spec.accuracy, 700.0) == 0.95 * 700 + 3
@@ -120,7 +120,7 @@ def test_a_counter_is_corrected_without_losing_its_steps():
     curve = CounterCurve(readings(np.arange(101) * 0.1, value), spec, name="x")
     energy = curve.energy(ns(1), ns(9))
     assert energy.value == pytest.approx(8 * (0.95 * 400 + 3), rel=1e-3)
-    assert energy.terms["gain:calibrated:c1/nvml/GPU-1/use"] == pytest.approx(energy.value * 0.01 / math.sqrt(3))
+    assert energy.terms["gain:calibrated/c1/nvml/GPU-1/use"] == pytest.approx(energy.value * 0.01 / math.sqrt(3))
     assert isinstance(spec.accuracy, CalibratedAccuracy)
     assert spec.accuracy.missing_w == 3.0
     assert curve.find_powers(1.0).value == pytest.approx(383.0, rel=0.01)

@@ -302,33 +302,33 @@ class _StepModel:
             half.append(largest)
 
         for device in devices:
-            add(f"gain:{device.scope}", 1.0, GAIN_ERROR)
-            add(f"offset:{device.scope}", 0.0, device.offset_w)
+            add(f"gain/{device.scope}", 1.0, GAIN_ERROR)
+            add(f"offset/{device.scope}", 0.0, device.offset_w)
         for device in devices:
-            add(f"bend:{device.scope}", 0.0, BEND_ERROR)
-            add(f"heat:{device.scope}", 0.0, HEAT_ERROR)
-        add("reference:gain", 0.0, reference.gain)
-        add("reference:offset", 0.0, reference.offset_w)
+            add(f"bend/{device.scope}", 0.0, BEND_ERROR)
+            add(f"heat/{device.scope}", 0.0, HEAT_ERROR)
+        add("reference/gain", 0.0, reference.gain)
+        add("reference/offset", 0.0, reference.offset_w)
         if reference.is_around:
             most = FOLLOW_SHARE[reference.fans]
             add("follow", most / 2, most / 2)
             add("rest", float(steps.reference_w.min()) / 2, REST_ERROR_W)
-            add("drift:1", 0.0, DRIFT_ERROR_W)
-            add("drift:2", 0.0, DRIFT_ERROR_W)
+            add("drift/1", 0.0, DRIFT_ERROR_W)
+            add("drift/2", 0.0, DRIFT_ERROR_W)
             for one in beside:
-                add(f"beside:{one.scope}", one.watts, one.half)
+                add(f"beside/{one.scope}", one.watts, one.half)
         if reference.supply is not None:
-            add("efficiency:middle", *reference.supply.efficiency)
-            add("efficiency:low", *reference.supply.low_drop)
-            add("efficiency:full", *reference.supply.full_drop)
-            add("slope:level", 0.0, CURVE_ERROR)
-            add("slope:bend", 0.0, CURVE_BEND)
+            add("efficiency/middle", *reference.supply.efficiency)
+            add("efficiency/low", *reference.supply.low_drop)
+            add("efficiency/full", *reference.supply.full_drop)
+            add("slope/level", 0.0, CURVE_ERROR)
+            add("slope/bend", 0.0, CURVE_BEND)
         self.prior = np.array(prior)
         self.prior_u = np.maximum(np.array(half), 1e-9) / math.sqrt(3)
 
     def find_places(self, kind: str) -> list[int]:
         """Return the places of the numbers of a kind."""
-        return [k for k, name in enumerate(self.names) if name.partition(":")[0] == kind]
+        return [k for k, name in enumerate(self.names) if name.partition("/")[0] == kind]
 
     def predict(self, values: Floats) -> Floats:
         """Return the reading (W) of the reference in each step."""

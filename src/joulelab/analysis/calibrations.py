@@ -228,7 +228,7 @@ def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: Ca
     The offset of a counter is not in its values, which would no longer be steps, but in `missing_w`.
     """
     is_counter = spec.kind == "counter"
-    name = f"calibrated:{one.identity}"
+    name = f"calibrated/{one.identity}"
     # By value and time of an energy: E = gain x (energy of the readings) + offset x time.
     pairs = [(g / one.gain, o - one.offset_w * g / one.gain) for g, o in one.factors]
     factors = [(f"gain:{name}/{k}", gain, offset) for k, (gain, offset) in enumerate(pairs)]

@@ -26,7 +26,7 @@ from joulelab.core.errors import ConfigError, JoulelabError
 @click.option("--remove", metavar="ID", help="Do not use a calibration any more; its file is renamed.")
 @json_option
 def command(add: Path | None, remove: str | None, as_json: bool) -> None:
-    """List the calibrations of this machine's meters, with date, range and file.
+    """List, add and remove the calibrations of this machine's meters.
 
     Later runs use the newest calibration of each device and store it. Files can be copied to other machines, to which a
     device was moved, or kept with a paper.

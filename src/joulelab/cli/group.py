@@ -62,7 +62,7 @@ SECTIONS = {
         "meters": "List the meters of this machine and those that are missing.",
         "doctor": "Test all meters that a run would read, and show how to fix problems.",
         "calibrate": "Measure gain and offset of meters against a better one.",
-        "calibrations": "List the calibrations of this machine's meters, with date, range and file.",
+        "calibrations": "List, add and remove the calibrations of this machine's meters.",
         "site": "Set or show the site: carbon intensity, price of electricity, PUE.",
         "twin": "Simulate a node whose GPUs and CPUs other tools can read.",
         "agent": "Export the meters of this node to Prometheus.",

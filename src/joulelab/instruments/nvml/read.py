@@ -175,8 +175,13 @@ class ProcessLoad:
 
         A GPU that has processes (`is_used`) and no new sample of them gives no shares.
         """
-        if self._function is None or self.workload is None:
-            return NAN, NAN
+        loads = None if self.workload is None else self.read_loads(handle, is_used=is_used)
+        return (NAN, NAN) if loads is None else self._sum_shares(loads)
+
+    def read_loads(self, handle: Any, *, is_used: bool) -> dict[int, float] | None:
+        """Return the load (0 to 1) of each process since the last reading, None if unknown."""
+        if self._function is None:
+            return None
         self._last_us = self._last_us or time.time_ns() // 1000 - FIRST_US
         begin_ns = monotonic_ns()
         for _ in range(2):
@@ -189,19 +194,18 @@ class ProcessLoad:
         self._slow_calls = self._slow_calls + 1 if monotonic_ns() - begin_ns > SLOW_NS else 0
         if self._slow_calls >= MOST_SLOW:
             self._function = None
-        if code == client.SUCCESS:
-            return self._sum_shares(self._samples[: self._count.value])
-        return (0.0, 0.0) if code == client.NOT_FOUND and not is_used else (NAN, NAN)
-
-    def _sum_shares(self, samples: Sequence[Any]) -> tuple[float, float]:
+        if code != client.SUCCESS:
+            return {} if code == client.NOT_FOUND and not is_used else None
         loads: dict[int, list[int]] = {}
-        for sample in samples:
+        for sample in self._samples[: self._count.value]:
             loads.setdefault(sample.pid, []).append(sample.smUtil)
             self._last_us = max(self._last_us, sample.timeStamp)
-        self._is_own = {pid: self._is_own.get(pid) or self._is_descendant(pid) for pid in loads}
+        return {pid: sum(seen) / len(seen) / 100 for pid, seen in loads.items()}
+
+    def _sum_shares(self, shares: Mapping[int, float]) -> tuple[float, float]:
+        self._is_own = {pid: self._is_own.get(pid) or self._is_descendant(pid) for pid in shares}
         if None in self._is_own.values():
             return NAN, NAN
-        shares = {pid: sum(seen) / len(seen) / 100 for pid, seen in loads.items()}
         own = sum(share for pid, share in shares.items() if self._is_own[pid])
         return min(own, 1.0), min(sum(shares.values()) - own, 1.0)
 

@@ -540,3 +540,12 @@ def test_readings_that_come_late_and_early_show_no_peak():
     assert watts.max() < 350.0 * 1.1
     assert watts.min() > 350.0 * 0.9
     assert len(watts) > 250
+
+
+def test_a_counter_that_stopped_before_the_end_holds_a_load_that_rose_since():
+    t = np.arange(0, 3, 0.1)
+    c = curve(t, 100.0 * t, counter_spec(0.1, limits=(20, 700)))
+    found = c.energy(ns(0.5), ns(5.0))
+    for later_w in (25.0, 100.0, 650.0):
+        assert abs(found.value - (100.0 * 2.4 + later_w * 2.1)) <= 2 * found.u
+    assert c.energy(ns(0.5), ns(2.5)).u < 10.0

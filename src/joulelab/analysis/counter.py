@@ -245,7 +245,10 @@ class CounterCurve:
         return CoarseCounter(self.readings, self.spec, self.bounds, self.unwrap_slice, self._highest_w)
 
     def _extrapolate(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float, float]:
-        """Return C(t) and its uncertainties outside of the known steps: power is between idle and the power near t."""
+        """Return C(t) and its uncertainties outside of the known steps: power is between idle and the power near t.
+
+        Where several steps are missing, the counter stopped or began late: then it may be the highest possible power.
+        """
         i = knots.t.size - 1 if after else 0
         span = s - float(knots.t[i])
         near = [w for w in (knots.find_slope_around(i), knots.find_slope(i - 1, i + 1)) if w is not None]
@@ -253,6 +256,9 @@ class CounterCurve:
         low, high = (min(near), max(near)) if near else (self.bounds.low, self._highest_w)
         if not after or t_ns > int(self.readings.t1_ns[-1]):
             low = min(low, self.bounds.low)
+        steps = np.diff(knots.t)
+        if steps.size and abs(span) > GAP_STEPS * max(find_usual_step(steps), self.spec.update_s or 0.0):
+            high = max(high, self._highest_w)
         mean = (low + high) / 2
         u = abs(span) * max(high - low, RIPPLE * mean) / math.sqrt(12)
         return float(knots.energy[i]) + span * mean, u, mean * float(knots.half[i]) / math.sqrt(3)

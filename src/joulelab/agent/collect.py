@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Self
 
+from joulelab.agent.job_split import JobSplit
 from joulelab.agent.kept_meter import Kept
 from joulelab.agent.ledger import Ledger
 from joulelab.agent.traps import Board
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from struct import Struct
 
-    from joulelab.agent.ledger import Account
+    from joulelab.agent.ledger import Account, Key
     from joulelab.agent.slurm_jobs import Jobs
+    from joulelab.analysis.job_shares import JobShare
     from joulelab.analysis.live_state import CordSum, StreamState
+    from joulelab.instruments.job_use import JobUseReader
     from joulelab.recorder.plan import Plan
     from joulelab.recorder.rows import RowQueue
     from joulelab.recorder.sampling import Event
@@ -57,6 +60,7 @@ class Seen:
     sums: list[CordSum]
     health: list[Health]
     accounts: list[Account] = field(default_factory=list)
+    shares: dict[tuple[str, Key], JobShare] = field(default_factory=dict)
 
 
 class Collector:
@@ -67,6 +71,7 @@ class Collector:
         plan: Plan,
         *,
         jobs: Jobs | None = None,
+        use: JobUseReader | None = None,
         board: Board | None = None,
         tell: Callable[[str], None] = lambda _line: None,
         clock: Callable[[], int] = monotonic_ns,
@@ -85,6 +90,7 @@ class Collector:
         self._told: dict[str, int] = {}
         self._said: dict[str, str] = {}
         self._ledger = Ledger()
+        self._use, self._split = use, JobSplit()
         self._lock = threading.Lock()
         self._inboxes = {name: Inbox() for name in ("collect", "jobs")}
         self._threads: list[threading.Thread] = []
@@ -117,7 +123,8 @@ class Collector:
             streams = list(self._state.streams.values())
             shown = [k for k in self.kept if k.is_expected]
             accounts = list(self._ledger.accounts.values())
-            return Seen(now, streams, list_sums(self._state), [self._health(k, now) for k in shown], accounts)
+            shares = dict(self._split.shares)
+            return Seen(now, streams, list_sums(self._state), [self._health(k, now) for k in shown], accounts, shares)
 
     def _loop(self, inbox: Inbox, work: Callable[[], None]) -> None:
         due = monotonic_ns()
@@ -136,6 +143,12 @@ class Collector:
         self.jobs.look(monotonic_ns() / NS)
         if self.jobs.problem not in ("", before):
             self._tell(f"jobs: {self.jobs.problem}")
+        if self._use is not None and (self.jobs.now or self._split.is_open):
+            use = self._use.read_use(self.jobs.now)
+            with self._lock:
+                self._drain()
+                self._split.take(self._clock(), self._totals(), self._limits(), use, self.jobs.now)
+                self._split.forget_jobs(self._ledger.accounts)
 
     def _tick(self) -> None:
         with self._lock:
@@ -153,6 +166,15 @@ class Collector:
         for one in known:
             if isfinite(energy_j := one.energy_j):
                 found.setdefault((find_place(one).scope, one.meter), energy_j)
+        return found
+
+    def _limits(self) -> dict[str, float]:
+        """Return the power caps (W) that devices enforce, by scope."""
+        found: dict[str, float] = {}
+        for one in self._state.streams.values():
+            for channel, value in zip(one.stream.channels, one.row, strict=False):
+                if channel.name == "cap_enforced_w" and isfinite(value):
+                    found[one.stream.scope] = value
         return found
 
     def _drain(self) -> None:

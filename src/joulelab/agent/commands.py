@@ -114,11 +114,13 @@ def _start(
     from joulelab.agent.metrics import Metrics
     from joulelab.agent.scrape_server import ScrapeServer
     from joulelab.agent.traps import Board, TrapListener
+    from joulelab.instruments.job_use import GpuProcesses, JobUseReader
 
     config, chosen = _chosen(file, wanted, without)
     board = Board()
     jobs = None if no_jobs else _jobs(slurm_node)
-    collector = Collector(_plan(chosen, every), jobs=jobs, board=board, tell=_say)
+    use = None if jobs is None else JobUseReader(GpuProcesses())
+    collector = Collector(_plan(chosen, every), jobs=jobs, use=use, board=board, tell=_say)
     tls: dict[str, Any] = {"certificate": tls_cert, "key": tls_key, "clients": tls_clients}
     server = ScrapeServer(Metrics(collector, _watts(config)), *listen, names=names, **tls)
     stack.callback(server.close)

@@ -81,6 +81,11 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("slurm_job",),
         "Seconds in which other jobs were on the node too: their energy is in this job's.",
     ),
+    "joulelab_job_share_joules_total": (
+        "counter",
+        ("slurm_job", "scope", "meter", "end"),
+        "Part of a job in the energy of a GPU, of CPUs or memory, by its use (end share), with bounds (low, high).",
+    ),
     "joulelab_trap_active": (
         "gauge",
         ("device", "trap", "part", "severity"),
@@ -152,6 +157,9 @@ def samples(seen: Seen) -> Samples:
         found["joulelab_job_shared_seconds_total"][job.number,] = account.shared_s
         for (scope, meter), joules in account.energy_j.items():
             found["joulelab_job_energy_joules_total"][job.number, scope, meter] = joules
+    for (name, (scope, meter)), share in seen.shares.items():
+        for end, joules in (("share", share.energy_j), ("low", share.low_j), ("high", share.high_j)):
+            found["joulelab_job_share_joules_total"][name, scope, meter, end] = joules
     return found
 
 

@@ -20,6 +20,7 @@ SHORT = {
     "wall": ["--virtual", "--seeds", "20"],
     "constants": [],
     "calibrate_twins": [],
+    "calibrate": ["--count", "5"],
     "tune": [],
     "report": ["--epochs", "10"],
     "callbacks": ["--steps", "60", "--repeats", "10", "--seconds", "15"],

@@ -45,6 +45,7 @@ from joulelab.twin.model import H100
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulelab.core.quantity import Quantity
     from joulelab.twin.power_curves import Curve
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -377,13 +378,15 @@ def judge_draw(seed: int, reference: str, count: int | None = None) -> list[Judg
                 result = analyse_run(opened, calibration=record)
                 true = [powers.find_energy(k, LEAD_S, LEAD_S + seconds) for k in range(node.count)]
                 for k, scope in enumerate(s for s in result.scopes if s.scope.startswith("gpu")):
-                    error, width = scope.energy.value / true[k] - 1, 2 * scope.energy.u / true[k]
-                    found.append(Judged(way, "each", error, width, node.count))
+                    found.append(Judged(way, "each", *_compare(scope.energy, true[k]), node.count))
                 group = result.group("gpu")
                 assert group is not None
-                error, width = group.energy.value / sum(true) - 1, 2 * group.energy.u / sum(true)
-                found.append(Judged(way, "sum", error, width, node.count))
+                found.append(Judged(way, "sum", *_compare(group.energy, sum(true)), node.count))
         return found
+
+
+def _compare(energy: Quantity, true_j: float) -> tuple[float, float]:
+    return energy.value / true_j - 1, 2 * energy.u / true_j
 
 
 def print_table(reference: str, judged: Sequence[Judged]) -> bool:

@@ -140,11 +140,21 @@ def test_a_supply_of_which_nothing_is_known_costs_a_wider_interval(runs, stairca
         (("--reference", "analyzer", "--device", "gpu:7"), "config.unknown-device"),
         (("--reference", "analyzer", "--supply", "good"), "config.supply"),
         (("--reference", "analyzer", "--device", "gpu 0"), "config.devices"),
+        (("--reference", "rapl", "--device", "gpu:0"), "refused.does-not-follow"),
     ],
 )
 def test_wrong_words_are_refused(runs, staircase, words, code):
     done = call("calibrate", *words, "--from", staircase[0].name, "--runs", runs, "--json", code=2)
     assert json.loads(done.stdout)["error"]["code"] == code
+
+
+def test_a_run_without_steps_is_refused(runs, staircase):
+    words = ("--reference", "analyzer", "--device", "gpu:0", "--from", staircase[1].name, "--runs", runs, "--json")
+    assert json.loads(call("calibrate", *words, code=2).stdout)["error"]["code"] == "config.unknown-device"
+    for marks in (runs / staircase[0].name).glob("*/marks/*.jsonl"):
+        marks.write_text("")
+    words = ("--reference", "analyzer", "--from", staircase[0].name, "--runs", runs, "--json")
+    assert json.loads(call("calibrate", *words, code=2).stdout)["error"]["code"] == "config.no-steps"
 
 
 @every_row("text, scopes", [("gpu:0-2", ["gpu:0", "gpu:1", "gpu:2"]), ("gpu:1,node.dc", ["gpu:1", "node.dc"])])
@@ -172,6 +182,19 @@ def test_steps_load_every_device_at_every_level_and_idle_between():
     for column in zip(*eight, strict=True):
         assert [column.count(level) for level in (0.25, 0.5, 0.75, 1.0)] == [3] * 4
     assert plan_steps(8, 3, 1) == eight != plan_steps(8, 3, 2)
+
+
+def test_the_plan_is_shown_with_its_time():
+    words = ("--reference", "lab", "--device", "gpu:0-1", "--command", "load {gpu} {level}", "--repeat", "1")
+    text = call("calibrate", *words, "--step", "10s", "--dry-run").output
+    assert re.match(r"11 steps of 10 s, 2 min in all; levels by the given command.\n +0  gpu:0 +0%  gpu:1 +0%", text)
+    plan = json.loads(call("calibrate", *words, "--step", "10s", "--dry-run", "--json").stdout)
+    assert (plan["steps"], plan["duration_s"]) == (11, 110.0)
+    short = json.loads(call("calibrate", *words, "--step", "10s", "--dry-run", "--check", "--json").stdout)
+    assert {level for row in short["levels"] for level in row} == {0.0, 0.5, 1.0}
+    for more, code in ((("--dry-run",), "config.no-reference"), (("--device", "node.dc"), "config.no-load")):
+        done = call("calibrate", *words, *more, "--json", code=2)
+        assert json.loads(done.stdout)["error"]["code"] == code
 
 
 def test_a_plan_survives_the_way_to_its_process():

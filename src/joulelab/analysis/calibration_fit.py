@@ -286,10 +286,8 @@ class _StepModel:
         self.low, self.high = np.nanmin(there, axis=0), np.nanmax(there, axis=0)
         # Temperatures count from those under load; a device without a thermometer has no drift.
         celsius = np.where(there > (self.low + self.high) / 2, steps.celsius, np.nan)
-        known = np.isfinite(celsius).any(axis=0)
-        self.middle_c = np.array(
-            [np.nanmean(column) if k else np.nan for column, k in zip(celsius.T, known, strict=True)]
-        )
+        means = [np.nanmean(column) if np.isfinite(column).any() else np.nan for column in celsius.T]
+        self.middle_c = np.array(means)
         self.warm_k = np.nan_to_num(steps.celsius - self.middle_c)
         self.tau = _scale_times(steps.middle_s)
         self.names: list[str] = []

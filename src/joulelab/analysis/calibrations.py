@@ -109,9 +109,7 @@ def read_calibrations(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, De
     return sorted(found, key=lambda pair: -pair[1].utc_s)
 
 
-def replace_calibrations(
-    events: Iterable[Mapping[str, Any]], instead: Mapping[str, Any] | None
-) -> list[Mapping[str, Any]]:
+def replace_calibrations(events: Iterable[dict[str, Any]], instead: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Return events with another calibration in place of those that a run stored; None leaves them."""
     if instead is None:
         return list(events)
@@ -121,9 +119,13 @@ def replace_calibrations(
 
 def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None:
     try:
-        texts = {key: str(row[key]) for key in ("meter", "scope", "device", "model", "driver")}
-        numbers = {key: float(row[key]) for key in ("gain", "offset_w", "low_w", "high_w", "bend_w", "heat_per_k")}
-        range_c = {key: math.nan if row.get(key) is None else float(row[key]) for key in ("cold_c", "hot_c")}
+        texts: dict[str, Any] = {key: str(row[key]) for key in ("meter", "scope", "device", "model", "driver")}
+        numbers: dict[str, Any] = {
+            key: float(row[key]) for key in ("gain", "offset_w", "low_w", "high_w", "bend_w", "heat_per_k")
+        }
+        range_c: dict[str, Any] = {
+            key: math.nan if row.get(key) is None else float(row[key]) for key in ("cold_c", "hot_c")
+        }
         factors = tuple((float(gain), float(offset)) for gain, offset in row["factors"])
         name = event["reference"]["text"]
         found = DeviceCalibration(

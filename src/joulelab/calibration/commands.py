@@ -69,7 +69,11 @@ def parse_devices(text: str) -> list[str]:
 )
 @click.option("--seed", type=int, metavar="N", help="Order of the steps.  [default: drawn]")
 @click.option(
-    "--command", "load", metavar="CMD", help="Load a GPU by this command instead of burn: {gpu} {level} {seconds}."
+    "--command",
+    "load",
+    default="",
+    metavar="CMD",
+    help="Load a GPU by this command instead of burn: {gpu}, {seconds}, and {level} instead of caps.",
 )
 @click.option("--no-caps", is_flag=True, help="Do not set power caps; loads differ by the size of their matrices.")
 @click.option("--from", "source", metavar="RUN", help="Fit the staircase of an earlier run again.")
@@ -134,8 +138,8 @@ def make_plan(given: dict[str, Any]) -> StaircasePlan:
         what, why = f"{', '.join(others)} cannot be loaded step by step", "only GPUs have a burn workload of their own"
         then = "record a run with phases named `calibrate`, then give --from RUN"
         raise ConfigError(what, where="--device", why=why, next=then, code="config.no-load")
-    words = tuple(shlex.split(given["load"])) if given["load"] else ()
-    caps = {} if given["no_caps"] or words else _find_caps(devices)
+    words = tuple(shlex.split(given["load"]))
+    caps = {} if given["no_caps"] or "{level}" in given["load"] else _find_caps(devices)
     seed = random.getrandbits(32) if given["seed"] is None else given["seed"]
     levels, repeats = (LEVELS[1::2], CHECK_REPEATS) if given["check"] else (LEVELS, given["repeat"])
     steps = plan_steps(len(devices), max(repeats, 2) if given["check"] else repeats, seed, levels)

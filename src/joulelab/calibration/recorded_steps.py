@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from joulelab.analysis.analyse import find_span
-from joulelab.analysis.calibration_fit import BesideMeter, FittedDevice, LoadSteps, ReferenceMeter
+from joulelab.analysis.calibration_fit import FEWEST_UPDATES, BesideMeter, FittedDevice, LoadSteps, ReferenceMeter
 from joulelab.analysis.calibrations import RunCalibrations, read_drivers
 from joulelab.analysis.channels import load_channels, read_states
 from joulelab.analysis.counter import CounterCurve
@@ -34,6 +34,9 @@ SETTLE_S, MARGIN_S = 2.0, 0.5  # left out after a load has settled, and before i
 STEADY_SHARE = 0.03  # of its range: a device that differs by less from its median in the step has settled
 LEAST_U_W = 0.02  # no mean is better known, whatever the readings say
 SHORTEST_S = 1.0
+LEAST_BESIDE = 0.02  # relative error that a power beside the devices has at least
+WALL_FAMILIES = ("node.ac", "outlet", "psu", "rack")  # in front of power supplies
+RESTART_U_W = 2.0  # standard deviation of a node's idle power between starts
 # Kinds of error that steps do not scatter by, and those of changing loads: a step is constant, its own scatter counts.
 OTHER_KINDS = ("gain", "offset", "lag", "unseen", "in-step", "sampling", "missed")
 FIXED_FANS = 0.02  # relative change of their speed below which fans count as fixed
@@ -72,6 +75,11 @@ def read_steps(
     measured = joined.find_reference(reference)
     channels = [joined.find_device(scope, reference) for scope in devices]
     spans, left_out = joined.list_windows(channels, measured)
+    if not spans:
+        what = "the run has no steps to fit"
+        why = f"{left_out} phases named {PHASE!r} have no steady part of {_find_shortest_s(measured):g} s"
+        then = "record longer steps: joulelab calibrate --step 60s"
+        raise ConfigError(what, where=run.path.name, why=why, next=then, code="config.no-steps")
     is_around = any(c.stream.scope != measured.stream.scope for c in channels)
     rows = [joined.measure(span, measured, channels) for span in spans]
     fans, is_fixed = joined.read_fans(spans) if is_around else (None, True)
@@ -81,33 +89,38 @@ def read_steps(
         middle_s = (rows[0]["middle_s"] + rows[-1]["middle_s"]) / 2
         rows.append(_measure_zero(zero, reference, len(channels), rows[0], middle_s))
         extra.append(_measure_zero_beside(zero, beside, extra))
-    stack = {key: np.array([row[key] for row in rows]) for key in rows[0]} if rows else {}
-    if not rows:
-        what, why = "the run has no steps to fit", f"{left_out} steps are too short or not steady"
-        then = "give longer steps: --step 60s"
-        raise ConfigError(what, where=run.path.name, why=why, next=then, code="config.no-steps")
-    kinds = [BesideMeter(scope.scope, half=max(scope.best.spec.accuracy.gain, 0.02)) for scope in beside]
+    columns = {key: np.array([row[key] for row in rows]) for key in rows[0]}
+    kinds = [BesideMeter(scope.scope, half=max(scope.best.spec.accuracy.gain, LEAST_BESIDE)) for scope in beside]
     if fans is not None:
-        kinds.append(BesideMeter("fans", 0.0, FAN_SHARE * float(stack["reference_w"].max())))
-    accuracy = measured.spec.accuracy
-    parts = max(len(measured.members), 1)
+        kinds.append(BesideMeter("fans", 0.0, FAN_SHARE * float(columns["reference_w"].max())))
+    is_at_wall = is_around and find_family(measured.stream.scope) in WALL_FAMILIES
     known = ReferenceMeter(
-        gain=accuracy.gain,
-        offset_w=accuracy.offset * parts,
+        gain=measured.spec.accuracy.gain,
+        offset_w=measured.spec.accuracy.offset * max(len(measured.members), 1),
         update_s=max(measured.step_s, measured.update_s),
         is_around=is_around,
-        supply=supply
-        if is_around and find_family(measured.stream.scope) in ("node.ac", "outlet", "psu", "rack")
-        else None,
+        supply=supply if is_at_wall else None,
         fans="fixed" if has_fixed_fans or is_fixed else "unknown" if fans is None else "measured",
     )
-    steps = LoadSteps(**stack, beside=np.array(extra).reshape(len(rows), len(kinds)))
-    fitted = tuple(
-        FittedDevice(s, c.spec.accuracy.gain, c.spec.accuracy.offset) for s, c in zip(devices, channels, strict=True)
-    )
     return RecordedSteps(
-        steps, fitted, known, tuple(kinds), tuple(channels), measured, read_drivers(run.events()), left_out
+        steps=LoadSteps(**columns, beside=np.array(extra).reshape(len(rows), len(kinds))),
+        devices=tuple(FittedDevice(s, *_get_errors(c)) for s, c in zip(devices, channels, strict=True)),
+        reference=known,
+        beside=tuple(kinds),
+        channels=tuple(channels),
+        reference_channel=measured,
+        drivers=read_drivers(run.events()),
+        left_out=left_out,
     )
+
+
+def _get_errors(channel: EnergyChannel) -> tuple[float, float]:
+    return channel.spec.accuracy.gain, channel.spec.accuracy.offset
+
+
+def _find_shortest_s(reference: EnergyChannel) -> float:
+    """Return the shortest steady part (s) of a step that counts: some updates of the reference."""
+    return max(SHORTEST_S, FEWEST_UPDATES * max(reference.step_s, reference.update_s))
 
 
 class _Joined:
@@ -159,7 +172,7 @@ class _Joined:
         marked, _ = list_phases(
             self.run.marks(), self.span.start_ns, self.span.end_ns, str(self.run.meta.get("host", ""))
         )
-        least_s = max(SHORTEST_S, 3 * max(reference.step_s, reference.update_s))
+        least_s = _find_shortest_s(reference)
         found = [
             (_find_steady_start(p.start_ns, p.end_ns, channels) + round(SETTLE_S * NS), p.end_ns - round(MARGIN_S * NS))
             for p in marked
@@ -246,9 +259,6 @@ def _measure_zero(zero: Run, reference: str, count: int, like: dict[str, Any], m
     }
 
 
-RESTART_U_W = 2.0  # standard deviation of a node's idle power between starts
-
-
 def _measure_zero_beside(zero: Run, beside: Sequence[ScopeChannels], extra: Sequence[list[float]]) -> list[float]:
     joined = _Joined(zero)
     span = (joined.span.start_ns, joined.span.end_ns)
@@ -262,8 +272,6 @@ def _measure_zero_beside(zero: Run, beside: Sequence[ScopeChannels], extra: Sequ
 
 def _get_plain(channel: EnergyChannel) -> EnergyChannel:
     """Return a channel by its own readings: steps need no guide by other meters."""
-    from dataclasses import replace
-
     curve = channel.curve
     return replace(channel, curve=curve.slow) if isinstance(curve, (GuidedCurve, WatchedCurve)) else channel
 

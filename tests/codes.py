@@ -44,7 +44,7 @@ def list_given_codes(package: str, called: str, place: int = 0) -> set[str]:
     calls = [call for call, name in _find_calls(package, f"{called}(") if name == called]
     given = [call.args[place] for call in calls if len(call.args) > place]
     given += [k.value for call in calls for k in call.keywords if k.arg == "code"]
-    return {text for node in given for text in _find_strings(node) if re.fullmatch(r"[a-z-]+(\.[a-z-]+)?", text)}
+    return {text for node in given for text in _find_strings(node) if re.fullmatch(r"[a-z-]*[a-z](\.[a-z-]+)?", text)}
 
 
 def list_strings(package: str) -> set[str]:

@@ -86,7 +86,7 @@ def test_ranks_stop_at_the_same_step(limit: Path, monkeypatch: pytest.MonkeyPatc
     """The answer of the others counts, and only at every second step here."""
     flags: list[list[int]] = []
 
-    def all_reduce(flag: Any, op: str) -> None:
+    def all_reduce(flag: Any, **_: str) -> None:
         flags.append(flag.values)
         flag.values = [1]
 

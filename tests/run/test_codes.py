@@ -7,7 +7,8 @@ from tests.codes import list_error_codes
 
 RUN = """
 config.archive config.broken-meter config.broken-package config.counted-twice config.empty-interval
-config.entry-exists config.keyring config.keyring-entry config.limit config.limit-action config.limit-rate config.missing-value config.no-interval config.no-kernel
+config.entry-exists config.keyring config.keyring-entry config.limit config.limit-action config.limit-rate
+config.missing-value config.no-interval config.no-kernel
 config.no-notebook config.no-parameters config.no-secret config.no-such-file config.no-visible-gpu
 config.no-workload config.not-a-meter config.not-a-notebook config.not-a-parameter config.not-an-archive
 config.not-ended config.not-loaded config.not-measurable config.not-measured config.not-one-job config.not-one-node

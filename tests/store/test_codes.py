@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.codes import list_error_codes, list_given_codes, list_strings
 
 ERRORS = """
-config.query-failed config.query-statements config.query-syntax
+config.no-calibration config.query-failed config.query-statements config.query-syntax
 not-a-run.ambiguous not-a-run.folder not-a-run.label not-a-run.none-yet not-a-run.unknown
 refused.exists refused.query-changes refused.query-files
 refused.query-memory refused.query-rows refused.query-time
@@ -13,7 +13,7 @@ store.attach store.bad-journal store.bad-name store.bad-row store.bad-times stor
 store.closed store.damaged store.exists store.export store.name-clash store.no-clock store.no-free-id
 store.no-interval store.no-schema store.no-streams store.not-closed store.not-created store.old-schema
 store.other-file store.seal-differs store.torn-rows store.unknown-channel store.unknown-stream store.unreadable
-store.vanishing
+store.unwritable store.vanishing
 """
 DAMAGE = """
 added

@@ -8,7 +8,7 @@ import re
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import pytest
@@ -17,6 +17,7 @@ from tests.analysis.test_codes import CHECKS, NOTES
 from tests.codes import list_given_codes, list_strings, read_trees
 from tests.rows import every_row
 
+from joulelab.analysis.energy_gate import GateReason
 from joulelab.analysis.result import Check
 from joulelab.analysis.study_cells import Note
 from joulelab.cli.cap import VERBS
@@ -55,7 +56,11 @@ def test_every_code_has_a_message_and_every_message_a_code() -> None:
     gathered = {s for s in list_strings("study") if re.fullmatch(r"(phase|work)-missing|precision-missed\..+", s)}
     gathered |= list_given_codes("study", "Note")
     assert {m.code for m in MESSAGES if m.subject == "study"} == {*NOTES.split()} | tuned | remarks | gathered
-    assert {m.code for m in MESSAGES if m.subject == "comparison"} == list_given_codes("report", "Note") - remarks
+    reasons = set(get_args(GateReason)) - {"", "too-short"}  # the latter is of single tests, not of groups of runs
+    gates = {"gate-above", "gate-above.possible", "gate-not-above", "gate-undecided.no-energy"}
+    gates |= {f"gate-undecided.{reason}" for reason in reasons}  # put together from decision and reason
+    compared = list_given_codes("report", "Note") - remarks | gates
+    assert {m.code for m in MESSAGES if m.subject == "comparison"} == compared
 
 
 @every_row("message", MESSAGES)
@@ -131,6 +136,8 @@ def test_a_command_that_cannot_be_typed_is_noticed(words: str) -> None:
 
 # What the source gives to its checks and notes.
 
+FOUND_BEFORE = {"check_calibrations": "judge_use"}  # checks of codes and numbers that another function found
+
 
 def _list_given_names() -> Iterator[tuple[str, str, set[str]]]:
     """Yield subject, code and the names of all values in reach of the function that makes a check or a note."""
@@ -144,6 +151,7 @@ def _list_given_names() -> Iterator[tuple[str, str, set[str]]]:
         for name, (_, calls) in functions.items():
             if kind in calls:
                 strings = _reach_strings(name, functions, set())
+                strings |= _reach_strings(FOUND_BEFORE[name], functions, set()) if name in FOUND_BEFORE else set()
                 for code in strings & {m.code for m in MESSAGES if m.subject == subject}:
                     yield subject, code, strings
 

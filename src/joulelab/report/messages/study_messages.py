@@ -252,12 +252,12 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     "gate-above": (
         "failed",
         "Above: the energy[ per {per}] is {change:+%} against the baseline ({low:+%} to {high:+%}), more than the limit of {limit:%}.",
-        "",
+        "Compare the runs in full: joulelab compare BASELINE vs RUN",
     ),
     "gate-above.possible": (
         "failed",
         "Above: the energy[ per {per}] is {change:+%} against the baseline ({low:+%} to {high:+%}), significantly more; a rise of {limit:%} is possible.",
-        "",
+        "Compare the runs in full: joulelab compare BASELINE vs RUN",
     ),
     "gate-not-above": (
         "note",

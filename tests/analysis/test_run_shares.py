@@ -143,3 +143,29 @@ def test_gaps_and_missing_limits_widen_the_bounds_only(tmp_path):
     found = find_share(folder)[0].numbers
     assert found["nobody_j"] > 5 * 400
     assert found["low_j"] <= 30 * (RUN_W + IDLE_W / 2) <= found["high_j"]
+
+
+def test_an_accounted_job_beside_others_has_a_part_by_cpu_time(tmp_path):
+    jobs = [
+        {"job": "1", "from_s": 0.0, "to_s": 30.0, "cpus": 8, "cpu_s": 60.0},
+        {"job": "2", "from_s": -10.0, "to_s": 15.0, "cpus": 24, "cpu_s": 350.0},
+    ]
+    for joules, count in ((9000.0, 1), (0.0, 0)):
+        folder = Folder(tmp_path).add("slurm", counter("job"), [START, END], [0.0, joules])
+        folder.event(START, "shared-jobs", meter="slurm", job="1", jobs=jobs)
+        result = analyse_run(folder.close(START, END, outcome="imported").open())
+        found = [check.numbers for check in result.checks if check.code == "shared-node.accounted"]
+        assert len(found) == count
+    result = analyse_run(add_job(tmp_path, jobs))
+    (numbers,) = (check.numbers for check in result.checks if check.code == "shared-node.accounted")
+    assert (numbers["jobs"], numbers["low_j"], numbers["high_j"]) == (1, 0.0, pytest.approx(9000))
+    # 2 of 16 CPUs were used, 8 of 32 reserved in the first half; then it was alone.
+    assert numbers["energy_j"] == pytest.approx(4500 * 1.125)
+    assert numbers["reserved_j"] == pytest.approx(4500 * 1.25)
+    assert any(label == "share" for label, _ in list_answer_facts(result, 80))
+
+
+def add_job(tmp_path, jobs):
+    folder = Folder(tmp_path).add("slurm", counter("job"), [START, END], [0.0, 9000.0])
+    folder.event(START, "shared-jobs", meter="slurm", job="1", jobs=jobs)
+    return folder.close(START, END, outcome="imported").open()

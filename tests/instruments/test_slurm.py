@@ -13,6 +13,7 @@ from tests.slurm.fake import DAY, PM, T0, Fake, row
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.readings import Readings
 from joulelab.core.clock import NS
+from joulelab.instruments.slurm.client import Answer
 
 
 def energy(archive):
@@ -134,6 +135,23 @@ def test_facts_and_steps():
     ]
     assert (facts["plugin"], facts["frequency_s"]) == ("pm_counters", 1.0)
     assert archive.steps == [("0", T0 + 5 * NS, T0 + 20 * NS)]
+
+
+def test_jobs_on_the_same_nodes_are_listed_with_their_cpu_time():
+    mine = row("1", 50) + row("1.0", 50)
+    others = (
+        f"1|COMPLETED|{DAY}00:00|{DAY}01:00|n1\n2|RUNNING|{DAY}00:30|Unknown|n1\n3|FAILED|{DAY}01:00|{DAY}02:00|n1\n"
+    )
+    use = "1|8|01:30.500\n2|4|1-02:03:04\n"
+    (event,) = (e for e in Fake(mine, others=others, use=use).archive().fetch(0, 0)[0].events if "jobs" in e)
+    assert (event["event"], event["job"]) == ("shared-jobs", "1")
+    assert event["jobs"] == [
+        {"job": "1", "from_s": 0.0, "to_s": 60.0, "cpus": 8, "cpu_s": 90.5},
+        {"job": "2", "from_s": 30.0, "to_s": 60.0, "cpus": 4, "cpu_s": 93784.0},
+    ]
+    for known, answer in ((others, Answer(1, "", "sacct: error: no")), (others, "1|8|01:30\n2||x\n"), ("", use)):
+        fetched = Fake(mine, others=known, use=answer).archive().fetch(0, 0)[0]
+        assert not any("jobs" in e for e in fetched.events)
 
 
 def test_shared_nodes_are_flagged():

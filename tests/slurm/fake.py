@@ -26,9 +26,9 @@ def row(job, energy, start="00:00", end="01:00", *, nodes="n1", count=1, state="
 class Fake:
     """Answer as Slurm's programs do; each of `sacct` is the answer to one call, the last to all that follow."""
 
-    def __init__(self, *sacct, others="", sstat="", job="", config=PM, node=""):
+    def __init__(self, *sacct, others="", use="", sstat="", job="", config=PM, node=""):
         self._sacct, self._others, self._sstat = list(sacct), others, sstat
-        self._job, self._config, self._node = job, config, node
+        self._job, self._config, self._node, self._use = job, config, node, use
         self.asked = 0
         self.t = 0
 
@@ -47,6 +47,8 @@ class Fake:
             return Answer(0, "train|it\nnow\n", "")
         if "-N" in words:
             return Answer(0, self._others, "")
+        if "TotalCPU" in what:
+            return self._use if isinstance(self._use, Answer) else Answer(0, self._use, "")
         self.asked += 1
         return Answer(0, self._sacct.pop(0) if len(self._sacct) > 1 else self._sacct[0], "")
 

@@ -37,7 +37,7 @@ from joulelab.analysis.result import (
     Result,
     ScopeResult,
 )
-from joulelab.analysis.run_shares import check_run_share
+from joulelab.analysis.run_shares import check_accounted_share, check_run_share
 from joulelab.analysis.unseen import select_steps
 from joulelab.analysis.work_channels import (
     add_counted_work,
@@ -185,7 +185,7 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
         work=add_counted_work(work.amounts, sum_work_channels(counted)),
         load=measure_host_load(run, a, b) | find_cpu_time(events),
         gaps=gaps,
-        checks=(*check_run(evidence), *check_run_share(run, evidence)),
+        checks=(*check_run(evidence), *check_run_share(run, evidence), *check_accounted_share(evidence)),
         missing=tuple(_list_missing(events, meta)),
         lags=tuple(joined.lags),
         comparisons=compared,

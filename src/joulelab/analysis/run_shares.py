@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from joulelab.analysis.device_load import LoadCurve
+from joulelab.analysis.job_accounting import JOB_SCOPE
 from joulelab.analysis.job_shares import (
     LEAST_USE,
     NOBODY,
@@ -96,6 +97,42 @@ def check_run_share(run: Run, evidence: RunEvidence) -> Iterator[Check]:
     numbers |= {"idle_j": own.idle_j, "others_j": rows[OTHERS].energy_j, "nobody_j": rows[NOBODY].energy_j}
     texts = {"rule": "equal"} | ({} if is_whole else {"covers": ", ".join(sorted(covered))})
     yield Check("shared-node", "note", numbers=numbers, texts=texts)
+
+
+def check_accounted_share(evidence: RunEvidence) -> Iterator[Check]:
+    """Yield `shared-node.accounted` if other jobs were on the nodes of a job whose energy a cluster accounted.
+
+    The accounting has one energy and one CPU time for each job. How both were spread over time is not known, so the
+    part of the job is given by CPU time and by reserved CPUs, and nothing bounds it: it may be none or all.
+    """
+    energy = next((s.energy.value for s in evidence.scopes if s.scope == JOB_SCOPE), 0.0)
+    for event in evidence.list_events("shared-jobs")[:1] if energy > 0 else ():
+        jobs = {str(job["job"]): job for job in event["jobs"]}
+        own, seconds = jobs[str(event["job"])], (evidence.end_ns - evidence.start_ns) * 1e-9
+        by_time, by_cpus = (
+            _share_accounted(own, jobs.values(), weights, seconds)
+            for weights in (
+                [job["cpu_s"] / max(job["to_s"] - job["from_s"], 1e-9) for job in jobs.values()],
+                [float(job["cpus"]) for job in jobs.values()],
+            )
+        )
+        numbers = {"node_j": energy, "energy_j": energy * by_time, "reserved_j": energy * by_cpus}
+        numbers |= {"low_j": 0.0, "high_j": energy, "jobs": len(jobs) - 1}
+        yield Check("shared-node.accounted", "note", numbers=numbers)
+
+
+def _share_accounted(
+    own: Mapping[str, Any], jobs: Iterable[Mapping[str, Any]], weights: Sequence[float], seconds: float
+) -> float:
+    """Return the share of a job, if energy flows evenly and is divided by the weights of the jobs that run."""
+    known = list(jobs)
+    edges = np.unique(np.clip([0.0, seconds, *(job[end] for job in known for end in ("from_s", "to_s"))], 0.0, seconds))
+    rates = [
+        np.where((edges[:-1] >= job["from_s"]) & (edges[1:] <= job["to_s"]), weight, 0.0)
+        for job, weight in zip(known, weights, strict=True)
+    ]
+    total = np.sum(rates, axis=0)
+    return float((np.diff(edges) * rates[known.index(own)] / np.where(total > 0, total, 1.0)).sum() / seconds)
 
 
 def _is_shared(

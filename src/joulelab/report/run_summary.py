@@ -279,7 +279,7 @@ def list_calibration_facts(result: Result) -> list[tuple[str, str]]:
 
 def list_share_facts(result: Result) -> list[tuple[str, str]]:
     """Return the line of the run's part in the energy of a node that others used, too."""
-    return [("share", word_check(check).text) for check in result.checks if check.code == SHARED]
+    return [("share", word_check(check).text) for check in result.checks if check.code.startswith(SHARED)]
 
 
 # Work and facts --------------------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ def list_check_facts(result: Result) -> list[tuple[str, str]]:
             continue  # it is in the answer, and the reasons follow
         if check.name == "unseen" and result.bound_check is not None:
             continue  # it is the first note
-        if check.code in (REACHED, SHARED):
+        if check.code == REACHED or check.code.startswith(SHARED):
             continue  # it is in the answer
         rows.append((check.status, add_next_step(f"{check.name}: {check.text}", check.next)))
     return rows

@@ -219,11 +219,13 @@ class JobArchive:
             others = str(error)
         may_share = found.controller.get("OverSubscribe") == "YES"
         self.problems += explain_sharing(self.execution, others, self.sampling, may_share=may_share)
+        self._sharing = [] if isinstance(others, str) else self._describe_sharing(finder.slurm, others)
 
     def fetch(self, start_utc_ns: int, end_utc_ns: int) -> Sequence[Fetched]:  # noqa: ARG002 a job is one piece
         """Return the job and its steps, whatever part of it is wanted."""
         job, energy, host = self.facts["job"], self._energy, self.facts["nodes"]
         events = [_make_problem(self.interval[0], text) for text in (*energy.doubts, *self.problems)]
+        events += self._sharing
         whole = _describe_stream("job", energy.joules, self.interval, self.sampling, job, self._config)
         fetched = [_fetch_total(whole, self.interval, energy.joules, energy.reason, host, events)]
         for step in self.steps:
@@ -236,6 +238,34 @@ class JobArchive:
 
     def close(self) -> None:
         """Do nothing: each program ends with its answer."""
+
+    def _describe_sharing(self, slurm: SlurmClient, others: Sequence[OtherJob]) -> list[dict[str, Any]]:
+        """Return an event with the jobs of the same nodes and time: reserved CPUs, CPU time, and when each ran (s).
+
+        None without such jobs, or if their CPU time is not known.
+        """
+        (start, end), own = self.interval, self.execution.row.raw
+        spans = {other.raw: (other.start_ns, other.end_ns or end) for other in others if other.start_ns is not None}
+        spans = {raw: span for raw, span in spans.items() if span[0] < end and span[1] > start} | {own: (start, end)}
+        if len(spans) < 2:
+            return []
+        try:
+            use = slurm.read_cpu_use(list(spans))
+        except MeterError:
+            return []
+        if use.keys() != spans.keys():
+            return []
+        jobs = [
+            {
+                "job": raw,
+                "from_s": (a - start) / NS,
+                "to_s": (b - start) / NS,
+                "cpus": use[raw][0],
+                "cpu_s": use[raw][1],
+            }
+            for raw, (a, b) in spans.items()
+        ]
+        return [{"t": start, "event": "shared-jobs", "meter": "slurm", "job": own, "jobs": jobs}]
 
 
 def account_job(

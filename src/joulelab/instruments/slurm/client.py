@@ -22,6 +22,7 @@ ROW_FIELDS = (
 )  # fmt: skip
 OTHER_FIELDS = ("JobIDRaw", "State", "Start", "End", "NodeList")
 LIVE_FIELDS = ("JobID", "ConsumedEnergyRaw")
+USE_FIELDS = ("JobIDRaw", "AllocCPUS", "TotalCPU")
 MOST_NODES = 100_000
 MOST_JOBS = 400  # named in one call: some kilobytes of command line
 SACCT = ("sacct", "--parsable2", "--noheader", "--duplicates", "-o")
@@ -32,6 +33,8 @@ KEPT = ("SLURM_CONF", "SLURM_JWT")
 OUTER = ("PMI_", "PMIX_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 # Unlimited lists of array indices, times in UTC, the same words in every language.
 PLAIN_OUTPUT = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC", "LC_ALL": "C"}
+# 1-02:03:04, 02:03:04, 03:04.567
+_CPU_TIME = re.compile(r"(?:(?:(\d{1,6})-)?(\d{1,2}):)?(\d{1,2}):(\d{1,2}(?:\.\d+)?)", re.ASCII)
 # 5, 5_2, 5_[3-9] (tasks that wait), 5+1 and their steps: 5.0, 5_2.batch, 5+1.extern
 _ROW_ID = re.compile(
     r"(?P<job>[1-9]\d{0,9})(?:_(?:\d{1,10}|\[[\d,:%.-]{1,200}\])|\+\d{1,5})?(?:\.(?P<step>[A-Za-z0-9+]{1,32}))?",
@@ -149,6 +152,12 @@ class SlurmClient:
         words = (*SACCT, ",".join(OTHER_FIELDS), "--allocations", "--allusers", "-N", nodes, "-S", start, "-E", end)
         return parse_others(self._get_output(*words), self._where)
 
+    def read_cpu_use(self, jobs: Sequence[str]) -> dict[str, tuple[int, float]]:
+        """Return the reserved CPUs and the CPU time (s) of jobs by their raw numbers, as far as Slurm knows them."""
+        named = ",".join(check_job(job) for job in jobs[:MOST_JOBS])
+        words = (*SACCT, ",".join(USE_FIELDS), "--allocations", "--allusers", "-j", named)
+        return parse_cpu_use(self._get_output(*words), self._where)
+
     def read_live(self, job: str) -> dict[str, int | None]:
         """Return the energy (J) so far of the running steps of a job, by their name."""
         words = ("sstat", "--allsteps", "--parsable2", "--noheader", "-o", ",".join(LIVE_FIELDS), "-j", check_job(job))
@@ -264,6 +273,19 @@ def parse_others(text: str, where: str = "slurm") -> list[OtherJob]:
         raw, _, start, end, nodes = _split_line(line, OTHER_FIELDS, where).values()
         jobs.append(OtherJob(raw, _parse_time(start, line, where), _parse_time(end, line, where), nodes))
     return jobs
+
+
+def parse_cpu_use(text: str, where: str = "slurm") -> dict[str, tuple[int, float]]:
+    """Return reserved CPUs and CPU time (s) of jobs; the fields are USE_FIELDS. Raises ReadFailed."""
+    found = {}
+    for line in filter(None, text.split("\n")):
+        raw, cpus, used = _split_line(line, USE_FIELDS, where).values()
+        time = _CPU_TIME.fullmatch(used.strip())
+        count = parse_number(cpus, line, where)
+        if time is not None and count is not None:
+            days, hours, minutes = (int(part or 0) for part in time.groups()[:3])
+            found[raw] = count, ((24 * days + hours) * 60 + minutes) * 60 + float(time[4])
+    return found
 
 
 def parse_live(text: str, where: str = "slurm") -> dict[str, int | None]:

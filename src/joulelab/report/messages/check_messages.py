@@ -331,6 +331,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "of the node's {node_j:J}[ ({covers})], this run: {energy_j:J} ({low_j~high_j:J}); others used it too, idle power is divided equally",
         "",
     ),
+    "shared-node.accounted": (
+        "note",
+        "of the nodes' {node_j:J}, this job: {energy_j:J} by CPU time, {reserved_j:J} by reserved CPUs; {jobs:other job} used the nodes, and the accounting cannot bound its part",
+        "Use --exclusive, or measure on the node: joulelab run -- CMD",
+    ),
     # Power caps.
     "calibration.old": (
         "note",

@@ -21,14 +21,16 @@ idle-drifted idle-gpus impossible impossible-power.negative impossible-power.out
 impossible-power.wrong-unit included.overhead included.pue in-step.meter in-step.steps interval
 joined-apart joined-failed joined-other-command keeper
 late limit.lost limit.reached meters-disagree
-mlperf.absent mlperf.analyzer mlperf.changed mlperf.channels mlperf.clocks mlperf.gaps mlperf.mean mlperf.no-window
-mlperf.order mlperf.range mlperf.ranging mlperf.rate mlperf.samples mlperf.session mlperf.too-few mlperf.unchanged
-mlperf.uncertainty mlperf.validity mlperf.window
+mlperf.absent mlperf.analyzer mlperf.changed mlperf.channels mlperf.clocks mlperf.duration mlperf.gaps
+mlperf.log-clock mlperf.mean mlperf.no-controller mlperf.no-window mlperf.order mlperf.range mlperf.ranging
+mlperf.rate mlperf.samples mlperf.session mlperf.too-few mlperf.unchanged mlperf.uncertainty mlperf.unreadable
+mlperf.validity mlperf.window
 not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
 other-processes.server
 paused power-meter quality
-recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing shared-node silent-meter slow-refresh source
-stuck-meter supply-efficiency
+recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing shared-node
+shared-node.accounted silent-meter
+slow-refresh source stuck-meter supply-efficiency
 throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake throttled.power-cap
 throttled.software-thermal too-many-kinds too-many-phases too-short unseen
 """

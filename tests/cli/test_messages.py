@@ -20,7 +20,7 @@ config.broken-package config.cap config.clock config.file-exists config.folder c
 config.interval
 config.large-file config.map
 config.missing-key config.mlperf
-config.name config.name-taken config.no-file config.no-job config.no-pair config.no-site
+config.name config.name-taken config.no-file config.no-job config.no-lines config.no-pair config.no-site
 config.no-study config.no-such-picture config.only
 config.not-comparable config.not-for-source config.not-into config.not-verifiable config.other-file config.own-option
 config.secret-in-plain-text config.too-many-runs config.too-many-subjects config.unknown-key config.unknown-zone

@@ -157,7 +157,7 @@ def _check_row(row: StatedRow) -> Iterator[Check]:
 def _check_power(row: StatedRow, part: str, duration_s: float) -> Iterator[Check]:
     """Compare energy / duration with the stated power; a factor of 1000 or so points to another unit."""
     kwh, power_w = row.numbers.get(f"{part}_energy"), row.numbers.get(f"{part}_power")
-    if not kwh:
+    if kwh is None or not (kwh or power_w):
         return
     mean_w, place = kwh * J_PER_KWH / duration_s, f"{row.place}, {part}"
     ratio = mean_w / power_w if power_w else math.inf
@@ -221,7 +221,7 @@ def _check_intensities(rows: Sequence[StatedRow]) -> Iterator[Check]:
     found: dict[str, list[tuple[float, StatedRow]]] = {}
     for row in rows:
         emissions, total = row.numbers.get("emissions"), row.numbers.get("energy_consumed")
-        if row.country and emissions and total and emissions / total <= MOST_KG_PER_KWH:
+        if row.country and emissions is not None and total and emissions / total <= MOST_KG_PER_KWH:
             found.setdefault(row.country, []).append((emissions / total * 1e3, row))
     for country, figures in found.items():
         low, high = min(g for g, _ in figures), max(g for g, _ in figures)
@@ -254,7 +254,8 @@ class PowerControl:
 
     `watts` are mean, lowest, highest (W) and the number of samples that PTDaemon states for the testing run;
     `uncertainty` is its mean uncertainty as a share; `phases` are the four times of the testing run by server and
-    client (s); `hashes` are (name, stated SHA-1, found SHA-1 or None).
+    client (s); `hashes` are (name, stated SHA-1, found SHA-1 or None). `least_s` is the shortest time that the load
+    generator was asked to run; `missing` has the files that cannot be read, and whether they exist.
     """
 
     watts: tuple[float, float, float, int] | None = None
@@ -266,18 +267,23 @@ class PowerControl:
     is_range_fixed: bool | None = None
     has_ranging: bool = False
     validity: str = ""
+    least_s: float | None = None
+    missing: Mapping[str, bool] = field(default_factory=dict)
 
 
 def check_power_log(log: PowerLog, window_s: tuple[float, float] | None, control: PowerControl) -> list[Check]:
     """Check a submission: rate, gaps, window and clocks, then the figures that follow from the log."""
+    if window_s is not None and not window_s[0] < window_s[1]:
+        window_s = None
     return [
         *_check_rate(log, window_s),
         *_check_window(log, window_s, control),
-        *_check_clocks(control),
+        *_check_clocks(log, control),
         *_check_replies(log, control),
         *_check_channels(log),
         *_check_conduct(control),
         *_check_hashes(control),
+        *_check_controller(control),
     ]
 
 
@@ -314,13 +320,22 @@ def _check_window(log: PowerLog, window_s: tuple[float, float] | None, control: 
     slack = 2 * SAMPLE_S
     is_covered = bool(log.times_s) and log.times_s[0] <= begin + slack and log.times_s[-1] >= end - slack
     yield Check("mlperf.window", _rate_figure(is_covered), numbers={"duration_s": end - begin})
+    if control.least_s:
+        is_long = end - begin >= control.least_s
+        numbers = {"duration_s": end - begin, "least_s": control.least_s}
+        yield Check("mlperf.duration", _rate_figure(is_long), numbers=numbers)
     if len(control.server_s) >= 3:
         is_inside = control.server_s[1] <= begin and end <= control.server_s[2]
         numbers = {"before_s": begin - control.server_s[1], "after_s": control.server_s[2] - end}
         yield Check("mlperf.session", _rate_figure(is_inside), numbers=numbers)
 
 
-def _check_clocks(control: PowerControl) -> Iterator[Check]:
+def _check_clocks(log: PowerLog, control: PowerControl) -> Iterator[Check]:
+    """Compare the clocks of server and client, and that of the log with the session: PTDaemon runs on the server."""
+    if log.times_s and len(control.server_s) >= 4:
+        outside_s = max(control.server_s[0] - min(log.times_s), max(log.times_s) - control.server_s[3])
+        numbers = {"outside_s": outside_s} if outside_s > 2 * SAMPLE_S else {}
+        yield Check("mlperf.log-clock", _rate_figure(not numbers), numbers=numbers)
     pairs = list(zip(control.server_s, control.client_s, strict=False))
     if pairs:
         apart = max(abs(a - b) for a, b in pairs)
@@ -382,6 +397,14 @@ def _check_hashes(control: PowerControl) -> Iterator[Check]:
         yield Check("mlperf.unchanged", "ok", numbers={"files": same})
     if absent:
         yield Check("mlperf.absent", "note", numbers={"files": len(absent)}, texts={"names": ", ".join(absent)})
+
+
+def _check_controller(control: PowerControl) -> Iterator[Check]:
+    for name, is_there in control.missing.items():
+        if is_there:
+            yield Check("mlperf.unreadable", "failed", name)
+        else:
+            yield Check("mlperf.no-controller", "warning", name)
 
 
 # Our own runs ----------------------------------------------------------------------------------------------------

@@ -161,6 +161,8 @@ def _find_levels(folder: Path, machine_nodes: int | None, *, is_needed: bool) ->
 
     try:
         result = load_result(folder)
+        if result.state == "live":
+            return None
         facts = gather_measurement(result, read_meta(folder), machine_nodes)
     except JoulelabError:  # it is damaged, or still recording: the verification has the reason
         return None
@@ -175,11 +177,11 @@ def _lay_out_levels(levels: list[StandardRow], rules: list[StandardRow], is_simu
 
     level = find_level(levels)
     met = sum(bool(rule.level) for rule in rules)
-    name = f"level {level}" if level else "no level"
+    name = f"level {level} of 3" if level else "no level"
     is_open = any(row.level is None for row in levels)
     condition = ", if these nodes are the whole machine" if is_open and level else ""
     prefix = "A simulated node; on real hardware this would be: " if is_simulated else ""
-    answer = f"{prefix}EE HPC WG: {name} of 3{condition}. MLPerf sampling: {met} of {len(rules)} rules are met."
+    answer = f"{prefix}EE HPC WG: {name}{condition}. MLPerf sampling: {met} of {len(rules)} rules are met."
     rows = [
         (f"EE HPC WG: {ASPECTS[row.aspect]}", "?" if row.level is None else str(row.level), NEEDS.get(row.needs, ""))
         for row in levels
@@ -242,28 +244,31 @@ def _verify_table(path: Path) -> OutsideReport:
     if len(cells) > MOST_ROWS:
         what, then = f"it has more than {MOST_ROWS:,} lines", "split it, and verify the parts"
         raise ConfigError(what, where=str(path), next=then, code="config.large-file")
+    if not cells and not source.faults.shape:
+        what, then = "it has no lines", "name a file with runs: CodeCarbon writes a line at the end of each"
+        raise ConfigError(what, where=str(path), next=then, code="config.no-lines")
     rows, checks = read_codecarbon_rows(source.names, cells)
     checks += check_codecarbon(rows)
     if source.faults.shape:
         texts = {"column": "the whole line", "text": "another number of cells"}
         checks.append(Check("codecarbon.cell", "failed", f"line {source.faults.first_line}", texts=texts))
     skipped = {check.scope for check in checks if check.code in ("codecarbon.stage", "codecarbon.duplicate")}
-    counted = [row for row in rows if row.place not in skipped]
+    counted = [row for row in rows if row.place not in skipped and row.numbers.get("energy_consumed") is not None]
     stated_j = sum(row.numbers.get("energy_consumed") or 0.0 for row in counted) * 3.6e6
-    return OutsideReport(path.name, "codecarbon", _word_table(len(rows), len(counted), stated_j, checks), checks)
+    return OutsideReport(
+        path.name, "codecarbon", _word_table(len(rows) + source.faults.shape, len(counted), stated_j, checks), checks
+    )
 
 
 def _word_table(rows: int, counted: int, stated_j: float, checks: list[Check]) -> list[tuple[str, str]]:
     from joulelab.report.limit_text import format_joules
 
-    bad = {check.scope.partition(",")[0] for check in checks if check.status in ("failed", "warning")}
-    lines = [place for place in bad if place.startswith("line ")]
-    verdict = (
-        "every figure follows from the others"
-        if not bad
-        else f"{len(lines)} of {rows} lines have figures that do not follow"
-    )
-    left = f" ({rows - counted} of {rows} lines are in others, or twice)" if counted < rows else ""
+    bad = {check.scope.partition(",")[0] for check in checks if check.status == "failed"}
+    warnings = sum(check.status == "warning" for check in checks)
+    verdict = f"{len(bad)} of {rows} lines have figures that do not follow" if bad else ""
+    verdict = verdict or (f"no figure is wrong for certain; warnings: {warnings}" if warnings else "")
+    verdict = verdict or "every figure follows from the others"
+    left = f" ({rows - counted} of {rows} lines are in others, twice, or without energy)" if counted < rows else ""
     return [
         ("answer", verdict),
         ("energy", f"{format_joules(stated_j)} stated in {counted} lines{left}; CodeCarbon states no uncertainty"),
@@ -283,8 +288,8 @@ def _verify_mlperf(path: Path, spl: Path) -> OutsideReport:
             result = _recompute(path, Path(scratch))
     except JoulelabError as failure:
         error = str(failure)
-    window, validity = read_window(spl)
-    control = PowerControl(**read_control(spl), validity=validity)
+    window, validity, least_s = read_window(spl)
+    control = PowerControl(**read_control(spl), validity=validity, least_s=least_s)
     checks = check_power_log(PowerLog(*read_power_log(spl)), window, control)
     return OutsideReport(str(path), "mlperf", _word_recomputed(result, error, checks), checks, result, error)
 
@@ -308,9 +313,12 @@ def _word_recomputed(result: Result | None, error: str, checks: list[Check]) -> 
 
     if result is None:
         return [("answer", f"cannot be computed again: {error}")]
-    failed = sum(check.status == "failed" for check in checks)
-    verdict = f"{failed} of {len(checks)} checks failed" if failed else f"all {len(checks)} checks passed"
-    lines = [("answer", verdict), ("energy", f"{write_energy_answer(result, has_time=True)}, computed again")]
+    made = [check.status for check in checks if check.status != "note"]
+    failed, warnings = made.count("failed"), made.count("warning")
+    verdict = f"{failed} of {len(made)} checks failed" if failed else f"no check failed; warnings: {warnings}"
+    verdict = verdict if failed or warnings else f"all {len(made)} checks passed"
+    span = " of the whole log" if any(check.code == "mlperf.no-window" for check in checks) else ""
+    lines = [("answer", verdict), ("energy", f"{write_energy_answer(result, has_time=True)}, computed again{span}")]
     return lines + list_work_facts(result)[:1]
 
 

@@ -341,25 +341,29 @@ def _read_watts(cell: str) -> float:
         return math.nan
 
 
-def read_window(spl: Path) -> tuple[tuple[float, float] | None, str]:
-    """Return begin and end (UTC, s) of the timed part beside a power log, and the validity that the load states."""
+def read_window(spl: Path) -> tuple[tuple[float, float] | None, str, float | None]:
+    """Return begin and end (UTC, s) of the timed part beside a power log; the load's validity and shortest time (s)."""
     detail = spl.parent / DETAIL_LOG
     if not detail.is_file():
-        return None, ""
+        return None, "", None
     load = MllogSource(detail, ",").load
     span = load.interval
     window = None if span is None else (span[0] / NS, span[1] / NS)
-    return window, str(load.results.get("result_validity", ""))
+    least_ms = load.results.get("effective_min_duration_ms")
+    least_s = least_ms / 1e3 if isinstance(least_ms, int | float) else None
+    return window, str(load.results.get("result_validity", "")), least_s
 
 
 def read_control(spl: Path) -> dict[str, Any]:
     """Return what the power controller recorded of the testing run, as far as `server.json` and `client.json` have it.
 
     `watts` (mean, lowest, highest, count), `uncertainty` (share), `server_s` and `client_s` (times of the phases),
-    `hashes` (name, stated, found or None), `analyzer`, `is_range_fixed`, `has_ranging`.
+    `hashes` (name, stated, found or None), `analyzer`, `is_range_fixed`, `has_ranging`,
+    `missing` (file -> whether it exists).
     """
     root = spl.parent.parent if spl.parent.name == "run_1" else spl.parent
-    server, client = (_read_controller(root, spl.parent, name) for name in ("server.json", "client.json"))
+    missing: dict[str, bool] = {}
+    server, client = (_read_controller(root, spl.parent, name, missing) for name in ("server.json", "client.json"))
     messages = [m for m in server.get("ptd_messages") or () if isinstance(m, dict)]
     asked = [str(m.get("cmd", "")) for m in messages]
     testing = next((k for k, cmd in enumerate(asked) if cmd.startswith("Go,") and cmd.endswith("_testing")), None)
@@ -368,6 +372,7 @@ def read_control(spl: Path) -> dict[str, Any]:
         "client_s": _read_phase(client),
         "hashes": _compare_hashes({**_get_hashes(client), **_get_hashes(server)}, root, spl.parent),
         "analyzer": next((str(m.get("reply", "")) for m in messages if m.get("cmd") == "Identify"), ""),
+        "missing": missing,
     }
     if testing is None:
         return found
@@ -381,14 +386,19 @@ def read_control(spl: Path) -> dict[str, Any]:
     return found
 
 
-def _read_controller(root: Path, beside: Path, name: str) -> dict[str, Any]:
+def _read_controller(root: Path, beside: Path, name: str, missing: dict[str, bool]) -> dict[str, Any]:
+    is_there = False
     for folder in (root / "power", beside, beside / "power"):
         try:
             data = json.loads((folder / name).read_bytes())
-        except (OSError, ValueError):
+        except FileNotFoundError:
             continue
+        except (OSError, ValueError):
+            data = None
         if isinstance(data, dict):
             return data
+        is_there = True
+    missing[name] = is_there
     return {}
 
 

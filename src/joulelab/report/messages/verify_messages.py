@@ -74,8 +74,17 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{gaps:gap} in the timed part[, {lost_s:s} in all, the longest {longest_s:s}]",
         ASK,
     ),
-    "mlperf.no-window": ("failed", "power_begin or power_end is missing: the timed part is not known", ASK),
+    "mlperf.no-window": (
+        "failed",
+        "power_begin or power_end is missing, or they are in the wrong order: the timed part is not known",
+        ASK,
+    ),
     "mlperf.window": ("ok or failed", "readings have to cover the timed part of {duration_s:s}", ASK),
+    "mlperf.duration": (
+        "ok or failed",
+        "the timed part has {duration_s:s}; the load generator was asked to run for {least_s:s} at least",
+        ASK,
+    ),
     "mlperf.session": (
         "ok or failed",
         "the timed part begins {before_s:s} after the session does, and ends {after_s:s} before it",
@@ -84,6 +93,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "mlperf.clocks": (
         "ok or failed",
         "clocks of server and client differ by at most {apart_s:s} (allowed: {most_s:s})",
+        ASK,
+    ),
+    "mlperf.log-clock": (
+        "ok or failed",
+        "the readings have to lie in the testing session[; the furthest is {outside_s:s} outside of it]",
         ASK,
     ),
     "mlperf.samples": ("ok or failed", "PTDaemon counted {stated:reading}, the log has {found}", ASK),
@@ -100,6 +114,12 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "mlperf.validity": ("ok or failed", "the load generator calls the result {validity}", ASK),
     "mlperf.changed": ("failed", "{scope} is not the file whose SHA-1 the controller recorded", ASK),
     "mlperf.unchanged": ("note", "{files:file} as recorded (SHA-1)", ""),
+    "mlperf.no-controller": (
+        "warning",
+        "{scope} of the power controller is not here: its figures cannot be compared with the readings",
+        "Ask the submitter for {scope}",
+    ),
+    "mlperf.unreadable": ("failed", "{scope} of the power controller cannot be read", ASK),
     "mlperf.absent": ("note", "{files:file} not here, so not checked: {names}", ""),
 }
 

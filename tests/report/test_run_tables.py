@@ -142,6 +142,16 @@ def test_energies_that_are_smaller_than_their_intervals_are_in_words() -> None:
     assert [line.split("  ")[-1].strip() for line in lines[2:]] == ["5.000", fmt.NOT_RESOLVED]
 
 
+def test_the_rest_of_a_node_has_a_median_but_no_peak(runs: Path) -> None:
+    result = load_result(make_run(runs, gpus=2, cpus=0))
+    group = result.group("gpu")
+    assert group is not None
+    assert group.statistics is not None
+    rest = replace(group, name="rest of node.ac")
+    (row,) = (r for r in list_energy_rows(replace(result, groups=(*result.groups, rest))) if r.is_derived)
+    assert (row.median_w, row.max_w) == (group.statistics.median, None)
+
+
 def test_the_cause_of_gaps_stands_above_them() -> None:
     gaps = Check("gaps", "failed", "gpu:0", {"lost_share": 0.4})
     died, late = Check("recorder.died", "warning", texts={"reason": "signal 9"}), Check("late", "note", "gpu:0")

@@ -57,6 +57,7 @@ def test_the_node_holds_its_parts_and_leaves_a_rest(live: Path) -> None:
     rows = {r.label: r for r in view.rows}
     assert view.now_w == pytest.approx(1000)
     assert rows["rest of node.ac"].now_w == pytest.approx(310, rel=0.01)
+    assert math.isnan(rows["rest of node.ac"].peak_w)
     assert rows["rest of node.ac"].energy is not None
     assert rows["rest of node.ac"].energy.value == pytest.approx(310 * view.energy_s, rel=0.02)
     assert "measured" not in rows

@@ -497,7 +497,8 @@ def _make_rest(
     energy = None
     if name in used and all(f in used for f in families):
         energy = used[name] - add_quantities(used[f] for f in families)
-    return PowerRow(f"rest of {name}", powers[-1], powers, _find_largest(powers), energy, total=True)
+    # Meters do not see an instant alike, so that the highest difference is no power of the node.
+    return PowerRow(f"rest of {name}", powers[-1], powers, math.nan, energy, total=True)
 
 
 def _sum_histories(histories: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ from tests.outside import make_home
 from tests.report.synthetic import epochs, make_run
 
 from joulelab.analysis.results_file import load_result
+from joulelab.core.quantity import Quantity
 from joulelab.report.citation import gather_methods
 from joulelab.report.energy_statement import (
     StatedFields,
@@ -59,6 +60,14 @@ def test_a_model_card_is_read_back_by_huggingface_hub() -> None:
     assert card["hardware_used"] == "2 x H100, 1 x CPU"
     for part in ("measured with joulelab", "NVML, RAPL", "400 g/kWh", "Ember", "PUE 1.25", "not measured: "):
         assert part in card["source"], part
+
+
+def test_emissions_of_a_tiny_run_are_a_number_in_yaml() -> None:
+    from huggingface_hub import ModelCard
+
+    facts = replace(make_facts(), co2e_kg=Quantity(5e-8))
+    card = ModelCard(write_model_card(facts, STATED))
+    assert card.data.to_dict()["co2_eq_emissions"]["emissions"] == 5e-05
 
 
 def test_fields_that_nobody_stated_are_left_out() -> None:
@@ -166,6 +175,12 @@ def test_the_ai_act_gets_compute_time_and_energy() -> None:
     assert rows[2][2].startswith("known: 6.9")
     estimated = list_ai_act_facts(make_facts(gpus=0, cpus=0, estimate=True))
     assert estimated[2][2].startswith("estimated: ~")
+
+
+def test_a_live_run_is_refused() -> None:
+    facts = make_facts()
+    with raises_code("store.still-recording"):
+        gather_statement([replace(facts.results[0], state="live")], facts.methods)
 
 
 def test_a_run_without_an_energy_is_refused() -> None:

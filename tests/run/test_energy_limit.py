@@ -15,7 +15,7 @@ from tests.rows import every_row
 
 import joulelab
 from joulelab.core.clock import NEVER_NS
-from joulelab.run import energy_limit
+from joulelab.run import energy_limit, workload_process
 from joulelab.run.energy_limit import (
     EnergyLimit,
     EnergyReading,
@@ -24,10 +24,12 @@ from joulelab.run.energy_limit import (
     LimitLedger,
     LimitNews,
     find_overlap,
+    list_processes_of_run,
     parse_limit,
     read_action,
     remaining,
 )
+from joulelab.run.workload_process import WorkloadEnd
 from joulelab.site.footprint import Site
 
 if TYPE_CHECKING:
@@ -101,8 +103,9 @@ def test_a_limit_that_cannot_be_watched_is_refused(text: str, site: Site | None,
 def test_the_action_is_a_signal_or_a_command(then: str | None, found: tuple[int | None, str]) -> None:
     action = read_action(then, 5.0)
     assert (action.signal, action.command, action.grace_s) == (*found, 5.0)
-    with raises_code("config.limit-action"):
-        read_action(" ", None)
+    for wrong in (" ", "SIGUSR", "SIGTERN", "15"):  # a typing error must not become a command that stops nothing
+        with raises_code("config.limit-action"):
+            read_action(wrong, None)
 
 
 def test_a_stored_action_has_no_secret() -> None:
@@ -189,7 +192,10 @@ class FakeRecording:
         self.events.append((name, fields))
 
     def environment(self) -> dict[str, str]:
-        return {}
+        return {} if self.run is None else {"JOULELAB_RUN": str(self.run)}
+
+    def report_problem(self, problem: str) -> None:
+        self.problems.append(problem)
 
 
 def make_guard(run: Path | None, action: LimitAction) -> tuple[LimitGuard, FakeRecording, list[LimitNews]]:
@@ -228,6 +234,35 @@ def test_the_guard_tells_the_workload_then_sends_the_signal(tmp_path: Path, monk
     assert remaining(is_fresh=True) is None
     guard._add(EnergyReading(3.0, 1010.0, 500.0))  # late news of the thread
     assert not (tmp_path / energy_limit.FILE).exists()
+
+
+def test_a_command_of_then_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard, recording, _ = make_guard(tmp_path, LimitAction(None, "false"))
+    monkeypatch.setattr(workload_process, "start_workload", lambda *_: 77)
+    ends = iter([None, WorkloadEnd(3, None, 0.0, 0.0, 0)])
+    monkeypatch.setattr(workload_process, "poll_workload", lambda _: (next(ends), None))
+    guard._add(EnergyReading(2.0, 1010.0, 500.0))
+    for _ in range(3):
+        guard.serve(lambda _: None)
+    assert recording.problems == ["the command of --then failed (exit 3): it may not have stopped anything"]
+
+
+def test_processes_that_outlive_a_stopped_command_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = f"JOULELAB_RUN={tmp_path}"
+    for pid, names in {"7": [run, "A=1"], "8": [run, "JOULELAB_WORKLOAD_PID=7"], "9": ["A=1"], "self": [run]}.items():
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "environ").write_text("\0".join(names))
+    (tmp_path / "10").mkdir()  # it has ended
+    assert list_processes_of_run(str(tmp_path), tmp_path) == [7]
+    guard, recording, _ = make_guard(tmp_path, LimitAction())
+    monkeypatch.setattr(energy_limit, "SURVIVE_S", 0.0)
+    monkeypatch.setattr(energy_limit, "list_processes_of_run", lambda _: [7, 11])
+    guard.end()
+    assert recording.problems == []  # no limit was reached
+    guard._add(EnergyReading(2.0, 1010.0, 500.0))
+    guard.end()
+    assert "2 processes of the command went on after the limit" in recording.problems[0]
+    assert "kill 7 11 (" in recording.problems[0]
 
 
 def test_without_a_record_the_limit_is_not_watched_and_that_is_reported() -> None:

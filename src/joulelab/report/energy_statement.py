@@ -108,8 +108,11 @@ class StatedFields:
 
 
 def gather_statement(results: Sequence[Result], methods: MethodFacts) -> StatementFacts:
-    """Add up runs. Raises StoreError for a run without an energy: a sum without it would be too low."""
+    """Add up runs. Raises StoreError for a run without an energy or without an end: a sum would be too low."""
     for result in results:
+        if result.state == "live":
+            then = "wait for its end"
+            raise StoreError("the run is still recording", where=result.run, next=then, code="store.still-recording")
         if result.energy is None or not result.energy.is_resolved:
             why = "no meter was read" if result.energy is None else "its energy is smaller than its interval"
             why = "files of it are missing or changed" if result.is_damaged else why
@@ -163,8 +166,14 @@ def write_model_card(facts: StatementFacts, stated: StatedFields) -> str:
     """Return the metadata block of a model card, in YAML. Raises ConfigError without a carbon intensity."""
     card = make_model_card(facts, stated)
     # A JSON text is a YAML scalar, whatever signs it has.
-    lines = [f"  {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in card.items()]
+    lines = [f"  {name}: {_write_scalar(value)}" for name, value in card.items()]
     return "\n".join(["---", "co2_eq_emissions:", *lines, "---"]) + "\n"
+
+
+def _write_scalar(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    # YAML 1.1 reads a number without a point, such as 5e-05, as a text.
+    return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text
 
 
 def make_model_card(facts: StatementFacts, stated: StatedFields) -> dict[str, Any]:
@@ -362,7 +371,7 @@ def list_sci_facts(facts: StatementFacts, stated: StatedFields) -> list[tuple[st
         if set(pues) - {1.0}
         else ""
     )
-    covers = f"; not included: {'; '.join(facts.methods.left_out)}" if facts.methods.left_out else ""
+    covers = f"; not measured: {'; '.join(facts.methods.left_out)}" if facts.methods.left_out else ""
     lines.append(("E", f"{_format_kwh(facts.energy.kwh)} {facts.verb}{pue}{covers}"))
     rates = "; ".join(word_source(site) for site in facts.sites if site.g_per_kwh is not None)
     lines.append(("I", f"annual average, location-based: {rates}" if rates else f"missing: {SITE_COMMAND}"))

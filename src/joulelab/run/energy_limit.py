@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from joulelab.run.recording import RunRecording
+    from joulelab.run.workload_process import WorkloadEnd
     from joulelab.site.footprint import Site
 
 J_PER_KWH = 3.6e6
@@ -51,6 +52,9 @@ TRIES = 3  # a file that is just being created may fail to be read once or twice
 FILE = "limit.json"
 FRESH_S = 0.1  # a workload that asks more often gets the same answer
 THEN_COMMAND = 'exec </dev/null; eval "$1"'
+THEN_VARIABLE = "JOULELAB_WORKLOAD_PID"  # only the command of --then and its children have it
+SURVIVE_S = 0.5  # processes that end with the command do so within this time
+MOST_PIDS = 5
 
 
 # Limits ----------------------------------------------------------------------------------------------------------
@@ -110,7 +114,8 @@ def _read_amount(text: str, whole: str) -> tuple[float, str]:
     unit = unit.removesuffix("CO") if unit.removesuffix("CO") in MASS_UNITS_G else unit  # gCO2e
     if unit not in ENERGY_UNITS_J and unit not in MASS_UNITS_G:
         if re.fullmatch(r"[A-Za-z]{3}", unit) is None or unit.lower().endswith("wh"):
-            raise _refuse_limit(whole, f"{match[2]!r} is no unit of energy, money or CO2e")
+            milli = "; m is milli: write MWh" if match[2] == "mWh" else ""
+            raise _refuse_limit(whole, f"{match[2]!r} is no unit of energy, money or CO2e{milli}")
         unit = unit.upper()
     if not 0 < amount < math.inf:
         raise _refuse_limit(whole, "a limit is above zero")
@@ -152,8 +157,13 @@ def read_action(then: str | None, grace_s: float | None) -> LimitAction:
     if not word:
         advice = "name a signal or a command: --then SIGUSR1"
         raise ConfigError("--then is empty", next=advice, code="config.limit-action")
+    import re
+
     known = {name.removeprefix("SIG"): number for name, number in signal.Signals.__members__.items()}
     found = known.get(word.upper().removeprefix("SIG"))
+    if found is None and (word.isdigit() or re.fullmatch(r"SIG[A-Z0-9+-]+", word)):
+        advice = "name a signal as SIGUSR1, or a command: --then 'touch stop'"
+        raise ConfigError(f"--then: there is no signal {word!r}", next=advice, code="config.limit-action")
     return LimitAction(found, "" if found else word, grace_s)
 
 
@@ -389,8 +399,10 @@ class LimitGuard:
         if self._command_pid:
             from joulelab.run.workload_process import poll_workload
 
-            if poll_workload(self._command_pid)[0] is not None:
+            ended = poll_workload(self._command_pid)[0]
+            if ended is not None:
                 self._command_pid = 0
+                self._report_command(ended)
         if monotonic_ns() >= self.due_ns:
             self.due_ns = NEVER_NS
             reached = self.ledger.reached or self.ledger.limits[0]
@@ -401,10 +413,26 @@ class LimitGuard:
         """Watch no more: the workload has ended."""
         self._over.set()
         self.due_ns = NEVER_NS
+        if self.ledger.reached is not None and self.action.signal is not None:
+            self._report_survivors()
         path = self._find_file()
         if path is not None:
             with self._file_lock, contextlib.suppress(OSError):
                 path.unlink()
+
+    def _report_survivors(self) -> None:
+        """Report processes that outlive the command: the signal went to the command alone, as to a script's shell."""
+        run = None if self._recording is None else self._recording.environment().get(RUN_VARIABLE)
+        if self._recording is None or run is None:
+            return
+        until = time.monotonic() + SURVIVE_S
+        while (pids := list_processes_of_run(run)) and time.monotonic() < until:
+            time.sleep(SURVIVE_S / 10)
+        if pids:
+            named = " ".join(map(str, pids[:MOST_PIDS])) + (" ..." if len(pids) > MOST_PIDS else "")
+            many = f"{len(pids)} processes" if len(pids) > 1 else "a process"
+            text = f"{many} of the command went on after the limit, and its later energy is not counted"
+            self._recording.report_problem(f"{text}: kill {named} (in a shell script, start the program by exec)")
 
     def _handle(self, news: LimitNews, send: Callable[[int], None]) -> None:
         limit, recording = news.limit, self._recording
@@ -429,12 +457,18 @@ class LimitGuard:
 
         assert self._recording is not None
         pid = self._recording.workload_pid
-        environ = {**self._environ, **self._recording.environment(), "JOULELAB_WORKLOAD_PID": str(pid or "")}
+        environ = {**self._environ, **self._recording.environment(), THEN_VARIABLE: str(pid or "")}
         words = ["/bin/sh", "-c", THEN_COMMAND, "joulelab", self.action.command]
         try:
             self._command_pid = start_workload(words, environ, self._mask)
         except WorkloadError as error:
             self._recording.report_problem(f"the command of --then did not start: {error}")
+
+    def _report_command(self, ended: WorkloadEnd) -> None:
+        if self._recording is not None and (ended.exit_code or ended.signal):
+            how = f"exit {ended.exit_code}" if ended.signal is None else signal.Signals(ended.signal).name
+            text = f"the command of --then failed ({how}): it may not have stopped anything"
+            self._recording.report_problem(text)
 
     def _watch(self, run: Path, folder: Path, start_ns: int) -> None:
         failed, is_first = 0, True
@@ -482,6 +516,18 @@ class LimitGuard:
         with self._file_lock, contextlib.suppress(OSError):  # a full disk
             if path is not None and not self._over.is_set():
                 replace_file(path, json.dumps(rest).encode(), sync=False)
+
+
+def list_processes_of_run(run: str, proc: Path = Path("/proc")) -> list[int]:
+    """Return the visible processes that inherited the variable of a run, without the command of `--then`."""
+    wanted, own = f"{RUN_VARIABLE}={run}".encode(), f"{THEN_VARIABLE}=".encode()
+    found = []
+    for entry in proc.iterdir():
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            names = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if wanted in names and not any(name.startswith(own) for name in names):
+                found.append(int(entry.name))
+    return sorted(found)
 
 
 # The workload ----------------------------------------------------------------------------------------------------

@@ -133,6 +133,8 @@ def test_energy_is_counted_to_the_limit() -> None:
 def test_of_several_limits_the_first_one_counts() -> None:
     ledger = LimitLedger([EnergyLimit(1.0, "kJ", 1000.0), EnergyLimit(100.0, "J", 100.0, "train")])
     assert ledger.phases == ["train"]
+    first = LimitLedger(ledger.limits).add(EnergyReading(1.0, 1.0, 1.0))
+    assert [(each.code, each.limit.phase) for each in first] == [("watching", None), ("watching", "train")]
     for second in range(1, 5):  # the phase lasts from 1.5 to 2.5 s
         ledger.add(EnergyReading(float(second), 60.0 * second, 60.0, {"train": [(1.5, 2.5)]}))
     assert ledger.used_j == pytest.approx([240.0, 60.0])

@@ -260,7 +260,8 @@ class LimitLedger:
             return [LimitNews("lost", self.limits[0], self.used_j[0], reading.elapsed_s)]
         news = []
         if not self._is_begun:
-            news.append(LimitNews("watching", self.limits[0], 0.0, reading.elapsed_s, covers=reading.covers))
+            began_s, covers = reading.elapsed_s, reading.covers
+            news += [LimitNews("watching", limit, 0.0, began_s, covers=covers) for limit in self.limits]
             self._is_begun = self.is_watched = True
         if not self.is_watched:
             self.is_watched = True

@@ -28,6 +28,7 @@ from joulelab.integrations.opentelemetry_export import (
     ExportSettings,
     HardwareReading,
     MetricPoints,
+    clean_reason,
     list_result_readings,
     make_resource,
     make_spans,
@@ -61,6 +62,7 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
         ),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_METRIC_EXPORT_INTERVAL": "soon"}, ExportSettings(HTTP, HTTP)),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_METRIC_EXPORT_INTERVAL": "-1"}, ExportSettings(HTTP, HTTP)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_METRICS_EXPORTER": ""}, ExportSettings(HTTP, HTTP)),
     ],
 )  # fmt: skip
 def test_the_standard_variables_switch_it_on(environ: dict[str, str], settings: ExportSettings | None) -> None:
@@ -111,6 +113,22 @@ def test_attributes_follow_the_conventions_and_those_of_the_user_win(monkeypatch
     assert made["deployment.environment"] == "test"
     monkeypatch.setenv("OTEL_SERVICE_NAME", "training")
     assert make_resource("node1", {}).attributes["service.name"] == "training"
+
+
+def test_a_sum_by_type_counts_nothing_twice() -> None:
+    scopes = ("gpu:0", "cpu:0", "core:0", "uncore:0", "dram:0", "psu:1", "psu.dc:1", "node.dc", "node.ac", "rack")
+    types = [HardwareReading("h", scope, None, "").attributes["hw.type"] for scope in scopes]
+    assert len(set(types)) == len(scopes)
+    assert {"gpu", "cpu", "memory", "power_supply", "enclosure"} < set(types)
+
+
+def test_reasons_of_exporters_show_no_secrets() -> None:
+    environ = {"OTEL_EXPORTER_OTLP_HEADERS": "x-key=k1234,authorization=Bearer%20abcd99%0aX"}
+    found = clean_reason("bad value 'Bearer abcd99\\nX' of ftp://me:word1@127.0.0.1:1/v1/traces, k1234", environ)
+    assert not any(secret in found for secret in ("abcd99", "word1", "k1234"))
+    assert "127.0.0.1:1/v1/traces" in found
+    assert clean_reason("code: 401, reason: Unauthorized", environ) == "code: 401, reason: Unauthorized"
+    assert "lonely5" not in clean_reason("wrong: lonely5", {"OTEL_EXPORTER_OTLP_METRICS_HEADERS": "lonely5"})
 
 
 def test_phases_are_spans_inside_an_open_trace(tmp_path: Path) -> None:
@@ -250,12 +268,14 @@ def test_a_collector_that_is_gone_or_silent_changes_nothing(tmp_path: Path) -> N
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         told = run(f"http://127.0.0.1:{closed.getsockname()[1]}")
-    assert told.count("OTLP") == 1
+    assert told.count("by OTLP") == 1
     assert "Traceback" not in told
     with Receiver(answers=False) as silent:
         told = run(silent.url)
         assert silent.asked.is_set()
-    assert "energy is not exported by OTLP (no answer of the collector within 1.5 s)" in " ".join(told.split())
+    assert "energy is not exported by OTLP (no answer of the collector within 1.5 s; check OTEL_EXPORTER_" in " ".join(
+        told.split()
+    )
 
 
 @pytest.mark.system

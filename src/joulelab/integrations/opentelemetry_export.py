@@ -22,7 +22,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns, read_utc_ns
-from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.core.errors import ConfigError, JoulelabError, MissingDependency
 from joulelab.core.scope import find_family, find_parent
 from joulelab.core.text import escape_unprintable
 from joulelab.core.version import __version__
@@ -52,24 +52,17 @@ MODULES = (
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "joulelab.analysis.live_energy",
 )
-# The conventions have no type for a superchip, an outlet or a rack: their family is the type.
-HARDWARE_TYPES = {
-    "gpu": "gpu",
-    "cpu": "cpu",
-    "core": "cpu",
-    "uncore": "cpu",
-    "dram": "memory",
-    "psu": "power_supply",
-    "psu.dc": "power_supply",
-    "node.dc": "enclosure",
-    "node.ac": "enclosure",
-}
+# One level for each type of the conventions, so that a sum by type counts nothing twice. For all other families (the
+# cores of a CPU, the output of a supply, an outlet, a rack) the family is the type.
+HARDWARE_TYPES = {"gpu": "gpu", "cpu": "cpu", "dram": "memory", "psu": "power_supply", "node.ac": "enclosure"}
 FLUSH_S = 1.5  # for the last export: a collector that does not answer delays the end by this time
 USUAL_INTERVAL_S, LEAST_INTERVAL_S = 60.0, 0.2
 SHARE = 0.005  # of one core, for the readings of a live run
 MOST_SPANS = 2000
+CHECK = "check OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS"
 NOT_EXPORTED = "energy is not exported by OTLP"
 MOST_OF_REASON = 160  # letters of an exporter's message
+LEAST_SECRET = 4  # letters of a word of a header: shorter ones occur everywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +81,7 @@ def read_export_settings(environ: Mapping[str, str]) -> ExportSettings | None:
         return None
     protocols = []
     for signal in ("METRICS", "TRACES"):
-        chosen = [word.strip() for word in environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(",")]
+        chosen = [word.strip() for word in (environ.get(f"OTEL_{signal}_EXPORTER") or "otlp").split(",")]
         names = (f"OTEL_EXPORTER_OTLP_{signal}_", "OTEL_EXPORTER_OTLP_")
         is_wanted = "otlp" in chosen and any(environ.get(f"{name}ENDPOINT") for name in names)
         given = (environ.get(f"{name}PROTOCOL", "").strip() for name in names)
@@ -218,8 +211,29 @@ class _ExporterLog(logging.Handler):
         logging.getLogger("opentelemetry").removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = escape_unprintable(record.getMessage())
-        self.reason = text if len(text) <= MOST_OF_REASON else f"{text[:MOST_OF_REASON]}..."
+        self.reason = clean_reason(record.getMessage(), os.environ)
+
+
+def word_failure(error: Exception) -> str:
+    """Return the text of an error; that of another library without secrets."""
+    if isinstance(error, JoulelabError):
+        return str(error)
+    return clean_reason(str(error) or type(error).__name__, os.environ)
+
+
+def clean_reason(text: str, environ: Mapping[str, str]) -> str:
+    """Return an exporter's message without the secrets of headers and addresses, and not too long."""
+    from urllib.parse import unquote
+
+    from joulelab.store.redact import HIDDEN, clean_text
+
+    for name in ("", "METRICS_", "TRACES_"):
+        for header in environ.get(f"OTEL_EXPORTER_OTLP_{name}HEADERS", "").split(","):
+            # Messages quote a wrong header, with its line ends escaped: so its words are hidden, not the whole.
+            for word in unquote(header.partition("=")[2] or header).split():
+                text = text.replace(word, HIDDEN) if len(word) >= LEAST_SECRET else text
+    text = escape_unprintable(clean_text(text))
+    return text if len(text) <= MOST_OF_REASON else f"{text[:MOST_OF_REASON]}..."
 
 
 class PeriodicExport:
@@ -273,7 +287,7 @@ class PeriodicExport:
                 if self._is_last_wanted:
                     self._export(open_exporter(self._settings.metrics, "metric", FLUSH_S), log)
         except Exception as error:  # noqa: BLE001 - nothing here may reach the workload
-            self._note_failure(str(error) or type(error).__name__)
+            self._note_failure(word_failure(error))
 
     def _export(self, exporter: Any, log: _ExporterLog) -> None:
         found = self._read()
@@ -352,7 +366,7 @@ class RunExport:
 
     def _report(self, *, is_late: bool) -> None:
         """Print one note if something was not exported."""
-        problem = f"no answer of the collector within {FLUSH_S:g} s" if is_late else self._problem
+        problem = f"no answer of the collector within {FLUSH_S:g} s; {CHECK}" if is_late else self._problem
         if problem:
             self._warn(problem if problem.startswith(NOT_EXPORTED) else f"{NOT_EXPORTED} ({problem})")
         elif self._periodic is not None and self._periodic.problem:
@@ -386,13 +400,13 @@ class RunExport:
                     at_ns = result.end_ns + self._to_utc_ns
                     sent.append(exporter.export(self._points.make_metrics(readings, at_ns, self._describe)))
                 if settings.traces:
-                    exporter = open_exporter(settings.traces, "trace", FLUSH_S)
                     spans = make_spans(result, self._to_utc_ns, self._describe(result.host), self._environ)
-                    sent.append(exporter.export(spans))
+                    if spans:  # none, if the sampler takes none
+                        sent.append(open_exporter(settings.traces, "trace", FLUSH_S).export(spans))
                 if any(each.name != "SUCCESS" for each in sent):
-                    self._problem = log.reason or "the collector refused it"
+                    self._problem = f"{log.reason or 'the collector refused it'}; {CHECK}"
         except Exception as error:  # noqa: BLE001 - the workload has run, whatever happens here
-            self._problem = str(error) or type(error).__name__
+            self._problem = word_failure(error)
 
     def _describe(self, host: str) -> Any:
         if not self._attributes and self._run is not None:

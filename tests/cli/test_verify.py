@@ -47,6 +47,7 @@ def test_damage_ends_with_1_and_names_the_file(call: Call, run: Path, runs: Path
     assert f"{other.name}  whole" in told
     found = json.loads(call("verify", run.name, other.name, "--json", code=1).stdout)
     assert [each["status"] for each in found] == ["damaged", "whole"]
+    assert ["ee_hpc_wg" in each for each in found] == [False, True]  # what is left of a run has no level
 
 
 @pytest.mark.parametrize("name", ["run.json", "end.json"])

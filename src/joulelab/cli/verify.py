@@ -161,10 +161,10 @@ def _find_levels(folder: Path, machine_nodes: int | None, *, is_needed: bool) ->
 
     try:
         result = load_result(folder)
-        if result.state == "live":
+        if result.state == "live" or result.is_damaged:  # the verification has the reason
             return None
         facts = gather_measurement(result, read_meta(folder), machine_nodes)
-    except JoulelabError:  # it is damaged, or still recording: the verification has the reason
+    except JoulelabError:
         return None
     return judge_levels(facts), judge_mlperf(facts), bool(result.twin)
 

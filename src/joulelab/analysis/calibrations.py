@@ -244,7 +244,7 @@ def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: Ca
         gain=largest,
         quantum=spec.accuracy.quantum * one.gain,
         shared=spec.accuracy.shared,
-        reference=f"calibrated {one.date} against {one.reference}",
+        reference=f"{one.date} against {one.reference}",
         factors=tuple(factors),
         missing_w=one.offset_w if is_counter else 0.0,
         date=one.date,
@@ -280,11 +280,6 @@ def convert_power(accuracy: Accuracy, watts: float) -> float:
 def get_missing_power(spec: Spec) -> float:
     """Return the power (W) that the values of a counter lack by its calibration."""
     return spec.accuracy.missing_w if isinstance(spec.accuracy, CalibratedAccuracy) else 0.0
-
-
-def name_accuracy(accuracy: Accuracy) -> str:
-    """Return the source of an accuracy, with the date of a calibration."""
-    return f"calibrated {accuracy.date}" if isinstance(accuracy, CalibratedAccuracy) else accuracy.source
 
 
 def check_calibrations(run: RunEvidence) -> Iterator[Check]:

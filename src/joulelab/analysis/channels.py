@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulelab.analysis.calibrations import RunCalibrations, calibrate_channel, convert_power, name_accuracy
+from joulelab.analysis.calibrations import RunCalibrations, calibrate_channel, convert_power
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings, compute_coverage
@@ -123,7 +123,7 @@ class EnergyChannel:
             channel=self.spec.name,
             kind=self.spec.kind,
             energy=energy,
-            accuracy=name_accuracy(self.spec.accuracy),
+            accuracy=self.spec.accuracy.source,
             reference=self.spec.accuracy.reference,
             estimate=self.spec.estimate,
             readings=inside.stop - inside.start,

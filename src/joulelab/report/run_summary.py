@@ -61,7 +61,7 @@ WHOLES = {
 SHARED = "shared-node"
 USUAL_METERS = ("nvml", "rapl")
 NODE_WHOLES = ("node.ac", "node.dc", "rack", "job", "outlet", "psu", "psu.dc", "psys")
-CALIBRATED = re.compile(r"calibrated \d")  # the accuracy of a meter with a calibration of its own, and its day
+CALIBRATED = re.compile(r"(\d{4}-\d\d-\d\d) against ")  # the reference of a meter with a calibration of its own
 LABELS = {"dram": "memory", "node.ac": "node (wall)", "node.dc": "node (DC)"}
 SIGNALS = {
     1: "SIGHUP",
@@ -272,14 +272,20 @@ def _name_family(family: str, count: int) -> str:
 def list_calibration_facts(result: Result) -> list[tuple[str, str]]:
     """Return a line for the scopes whose meters were calibrated, with the day and the reference."""
     found: dict[str, list[str]] = {}
-    for scope in (s for s in result.scopes if CALIBRATED.match(s.reading.accuracy)):
-        found.setdefault(scope.reading.reference.removeprefix("calibrated "), []).append(scope.scope)
+    for scope in (s for s in result.scopes if find_calibration_day(s.reading.accuracy, s.reading.reference)):
+        found.setdefault(scope.reading.reference, []).append(scope.scope)
     return [("calibrated", f"{fmt.join_scopes(scopes)} on {text}") for text, scopes in found.items()]
 
 
 def list_share_facts(result: Result) -> list[tuple[str, str]]:
     """Return the line of the run's part in the energy of a node that others used, too."""
     return [("share", word_check(check).text) for check in result.checks if check.code.startswith(SHARED)]
+
+
+def find_calibration_day(accuracy: str, reference: str) -> str:
+    """Return the day of a calibration by `joulelab calibrate`, empty for other sources of an accuracy."""
+    found = CALIBRATED.match(reference) if accuracy == "calibrated" else None
+    return "" if found is None else found[1]
 
 
 # Work and facts --------------------------------------------------------------------------------------------------

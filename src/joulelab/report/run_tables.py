@@ -27,6 +27,7 @@ from joulelab.report.run_summary import (
     avoid_breaks,
     choose_work_kinds,
     divide_by_time,
+    find_calibration_day,
     lay_out_commands,
     list_answer_facts,
     list_check_facts,
@@ -210,7 +211,8 @@ def list_meter_facts(result: Result, *, every: bool = False) -> list[tuple[str, 
         elif m.accuracy == "unknown":
             how = "accuracy unknown, so no interval"
         else:
-            how = m.accuracy if m.accuracy.startswith("calibrated ") else f"accuracy {m.accuracy}"
+            day = find_calibration_day(m.accuracy, m.reference)
+            how = f"calibrated {day}" if day else f"accuracy {m.accuracy}"
             how += f", {TOO_FEW}" if m.has_too_few else ""
         lines.append((m.scopes, f"by {m.meter} {m.channel}, {how}"))
     return lines

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import asdict
 
 import pytest
@@ -419,8 +420,19 @@ def test_keepers_with_two_state_folders_leave_no_cap(environ, files, tmp_path):
     one.leases["GPU-0"]._lock.close()
     with fails("refused.leftover-elsewhere"):
         ask(two, "set", ("gpu:0", 150.0))
+    # `cap restore` of the other folder once answered that no cap was left behind.
+    assert [one["leftover"]["set"] for one in two.read_status()["devices"] if one["leftover"]] == [[170.0]]
+    assert [outcome.outcome for outcome in two.restore_leftovers()] == ["restored"]
+    assert files.get("GPU-0") == {"cap_w": 300.0}
+    assert make_keeper("one").restore_leftovers() == []
     assert two.restore_leftovers() == []
-    assert [outcome.outcome for outcome in make_keeper("one").restore_leftovers()] == ["restored"]
     assert ask(two, "set", ("gpu:0", 150.0))["caps"][0]["found"] == 300.0
     two.release_caps()
     assert files.get("GPU-0") == {"cap_w": 300.0}
+    # The first one is killed, and its folder goes with its container: no keeper can restore it, but all name it.
+    one = make_keeper("one")
+    ask(one, "set", ("gpu:0", 170.0))
+    one.leases["GPU-0"]._lock.close()
+    shutil.rmtree(tmp_path / "one")
+    (failed,) = two.restore_leftovers()
+    assert (failed.outcome, f"noted it in {tmp_path / 'one'}" in failed.message) == ("failed", True)

@@ -131,20 +131,21 @@ class Keeper:
 
     def _restore_leftover(self, device: str, setter: Setter | None) -> CapOutcome | None:
         """Finish one journal, None if another keeper holds it; an error does not stop the other devices."""
-        path = self.state.get_journal_path(device)
+        state = self.state.find_notes(device)
+        path = state.get_journal_path(device)
         try:
             holder = {**self._who, "since": format_utc()}
-            lock = self.state.lock_device(device, holder, setter.scope if setter else device)
+            lock = state.lock_device(device, holder, setter.scope if setter else device)
         except DeviceBusy:
             return None
         except JoulelabError as error:
             return _make_failure(device, str(error))
         try:
-            journal = self.state.read_journal(device)
+            journal = state.read_journal(device)
             if journal is None:  # its keeper has just finished it
                 return None
             if setter is not None:
-                return finish_journal(setter, journal, self.state)
+                return finish_journal(setter, journal, state)
             advice = f"{_advise_return(journal)}; remove {path} only if it is gone for good"
             message = f"{_name_device(journal)} is not there now; {advice}"
             found, unit = get_main_value(journal.found), get_unit(journal.kind)
@@ -160,7 +161,7 @@ class Keeper:
         """Return (scope, reason) of a device that has a journal but does not exist now."""
         try:
             holder, left = self.state.inspect_device(device)
-            journal = left or self.state.read_journal(device)
+            journal = left or self.state.find_notes(device).read_journal(device)
         except StoreError as error:
             return [device, str(error)]
         if journal is None:  # its keeper has just finished it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import fcntl
 import json
@@ -162,15 +163,27 @@ class StateFolder:
 
     def _check_former_holder(self, device: str, scope: str) -> None:
         """Raise Refused if a killed keeper left its journal of this device in another folder than ours."""
-        former = self._read_holder(device) or {}
-        notes = Path(str(former.get("notes", self.locks)))
-        if notes == self.path or former.get("boot", read_boot_id()) != read_boot_id():  # a reboot ends caps
-            return
-        if not notes.is_dir() or os.path.lexists(notes / self.get_journal_path(device).name):
+        notes = self._find_former_notes(device)
+        if not notes.is_dir() or (notes != self.path and os.path.lexists(self._get_path(notes, device, JOURNAL))):
             advice = f"{STATE}={notes.parent} joulelab cap restore; if that folder is gone for good, "
             advice += f"set the cap by hand, then remove {self.get_lock_path(device)}"
             what, why = "a cap was left behind on it", f"a killed keeper noted it in {notes}"
             raise Refused(what, where=scope, why=why, next=advice, code="refused.leftover-elsewhere")
+
+    def _find_former_notes(self, device: str) -> Path:
+        """Return the folder of the journals that the last keeper of a device used; a reboot ends caps, and counts."""
+        former = self._read_holder(device) or {}
+        is_now = former.get("boot", read_boot_id()) == read_boot_id()
+        return Path(str(former.get("notes", self.locks))) if is_now else self.path
+
+    def find_notes(self, device: str) -> StateFolder:
+        """Return the state with the journal of a device: this one, or the one whose keeper used the lock last."""
+        notes = self._find_former_notes(device)
+        if notes == self.path or not os.path.lexists(self._get_path(notes, device, JOURNAL)):
+            return self
+        other = copy.copy(self)
+        other.path = notes
+        return other
 
     def write_journal(self, journal: CapJournal) -> None:
         """Write a journal so that it survives a power loss; needs the lock. Raises Refused: no journal, no cap."""
@@ -208,13 +221,13 @@ class StateFolder:
         safe_files.sync_directory(self.path)
 
     def list_devices(self) -> list[str]:
-        """List the devices that have a journal."""
-        try:
-            names = sorted(p.name for p in self.path.iterdir())
-        except OSError:
-            return []
-        known = [n for n in names if n.endswith(JOURNAL) and not n.startswith(".")]
-        return [urllib.parse.unquote(n.removesuffix(JOURNAL)) for n in known]
+        """List the devices that have a journal: here, where their last keeper wrote it, or in a folder that is gone."""
+        elsewhere = [device for device in _list_names(self.locks, LOCK) if self._may_have_notes_elsewhere(device)]
+        return sorted({*_list_names(self.path, JOURNAL), *elsewhere})
+
+    def _may_have_notes_elsewhere(self, device: str) -> bool:
+        notes = self._find_former_notes(device)
+        return notes != self.path and (not notes.is_dir() or self.find_notes(device) is not self)
 
     def get_journal_path(self, device: str) -> Path:
         """Return the path of a device's journal."""
@@ -229,7 +242,7 @@ class StateFolder:
 
         Raises StoreError.
         """
-        journal = self.read_journal(device)
+        journal = self.find_notes(device).read_journal(device)
         locked = is_locked(str(self.get_lock_path(device)))
         if locked is None:  # this user may not look: see whether the process that wrote the journal lives
             here = journal if journal is not None and journal.is_from_this_boot else None
@@ -275,6 +288,14 @@ class StateFolder:
             advice, code = error.next, "refused.state-untrusted"
         what, why = f"{scope} is not capped: its original cap cannot be saved", error.strerror or str(error)
         return Refused(what, where=str(folder), why=why, next=advice, code=code)
+
+
+def _list_names(folder: Path, ending: str) -> list[str]:
+    try:
+        names = [p.name for p in folder.iterdir()]
+    except OSError:
+        return []
+    return [urllib.parse.unquote(n.removesuffix(ending)) for n in names if n.endswith(ending) and n[0] != "."]
 
 
 def is_shared_with_host(folder: Path, proc: Path = PROC) -> bool:

@@ -8,6 +8,7 @@ from tests.analysis.folders import Folder, counter, gpu, power, state
 from tests.analysis.virtual import ns
 
 from joulelab.analysis.analyse import analyse_run
+from joulelab.analysis.work_channels import WORK_QUANTITY
 from joulelab.core.spec import Spec, Stream
 from joulelab.report.run_summary import list_answer_facts
 
@@ -57,6 +58,9 @@ def test_a_run_that_has_the_node_for_itself_has_no_share(tmp_path):
     assert find_share(Folder(tmp_path).add("nvml", gpu(0), FINE, integrate(RUNS * 100.0), RUNS * 100.0))[0] is None
     assert find_share(add_gpu(Folder(tmp_path)), START, START + 3)[0] is None
     assert find_share(add_cpus(Folder(tmp_path), others=0.02))[0] is None
+    tokens = Stream("server", "server", "server", 1.0, (Spec("output_tokens", WORK_QUANTITY, "1", "counter"),))
+    served = add_gpu(Folder(tmp_path)).add("inference", tokens, SECONDS, 10.0 * SECONDS)
+    assert find_share(served)[0] is None, "others are the server that did the work"
 
 
 def test_a_shared_gpu_is_divided_and_rows_add_up(tmp_path):

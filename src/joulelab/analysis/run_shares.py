@@ -67,6 +67,7 @@ def check_run_share(run: Run, evidence: RunEvidence) -> Iterator[Check]:
         or whole.estimate
         or evidence.imported
         or evidence.nodes
+        or evidence.counted  # the server whose work was counted is not among the processes of the run
         or len(hosts) != 1
         or cells < FEWEST_CELLS
     ):
@@ -223,7 +224,8 @@ def _measure_cpu_use(run: Run, evidence: RunEvidence, edges: Ints) -> tuple[dict
     times = np.concatenate(([edges[0]], np.clip(tree.t0_ns, edges[0], edges[-1]), [edges[-1]]))
     own = np.minimum(np.diff(np.interp(edges, times, np.concatenate(([0.0], tree.value, [last])))), every)
     rise, passed = np.diff(machine.value), np.diff(machine.t0_ns) * 1e-9
-    cpus = float(np.nanmax(rise / np.maximum(np.interp(machine.t0_ns[1:], busy.t0_ns, busy.value) * passed, 1e-9)))
+    loads = np.interp(machine.t0_ns[1:], busy.t0_ns, busy.value) * passed
+    cpus = float(np.percentile(rise / np.maximum(loads, 1e-9), 90))  # most readings, in which something ran
     return {RUN: own, OTHERS: every - own}, max(round(cpus), 1)
 
 

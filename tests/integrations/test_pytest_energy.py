@@ -130,7 +130,22 @@ def test_a_baseline_is_written_and_fails_what_rises(bench: Bench) -> None:
     bench.energies = [20.6, 20.7]
     other = bench.run("--energy-baseline", "base.json")
     other.assert_outcomes(passed=3)
-    other.stdout.fnmatch_lines(["Not judged, cannot decide: 3 tests. *"])
+    other.stdout.fnmatch_lines(["Not judged because of the meters' accuracy: 3 tests. *"])
+
+
+def test_a_failure_shows_the_output_of_the_last_repeat(bench: Bench) -> None:
+    bench.pytester.makepyfile(
+        test_it="import pytest\n@pytest.mark.energy(max_j=50)\ndef test_loud():\n    print('once')\n"
+    )
+    bench.energies = [80.0]
+    assert bench.run().stdout.str().count("once") == 1
+
+
+def test_repeats_are_not_advised_where_meters_are_the_reason(bench: Bench) -> None:
+    bench.energies = [50.1, 50.2, 50.0]
+    result = bench.run()
+    result.stdout.fnmatch_lines(["*test_marked *cannot decide", "Not judged because of the meters' accuracy: 1 test*"])
+    result.stdout.no_fnmatch_line("*Raise --energy-repeats*")
 
 
 def test_without_a_meter_tests_pass_as_usual(bench: Bench) -> None:
@@ -156,6 +171,8 @@ def test_a_session_that_stops_early_has_its_table(bench: Bench) -> None:
 
 def test_mistakes_are_refused(bench: Bench) -> None:
     (bench.pytester.path / "bad.json").write_text('{"schema": 1, "tests": {"a": {}}}')
+    entry = '{"values_j": [1.0, NaN], "meter": 0.1, "terms": {}, "devices": []}'
+    (bench.pytester.path / "nan.json").write_text(f'{{"schema": 1, "tests": {{"a": {entry}}}}}')
     cases: list[tuple[tuple[str, ...], str]] = [
         (("-n", "2"), "*one test at a time: add -n 0*"),
         (("--energy-update",), "*--energy-update needs --energy-baseline FILE*"),
@@ -163,14 +180,20 @@ def test_mistakes_are_refused(bench: Bench) -> None:
         (("--energy-baseline", "bad.json"), "*bad.json is not a baseline of --energy (KeyError: 'values_j')*"),
         (("--energy-limit", "5"), "*--energy-limit 5: write a percentage*"),
         (("--energy-repeats", "2"), "*give at least 3*"),
+        (("--energy-time", "nan"), "*--energy-time nan: give a number of seconds*"),
+        (("--energy-baseline", "nan.json"), "*nan.json is not a baseline of --energy (ValueError: an energy is nan)*"),
     ]
     for words, text in cases:
         result = bench.run(*words)
         assert result.ret == pytest.ExitCode.USAGE_ERROR, words
         result.stderr.fnmatch_lines([text])
-    bench.pytester.makepyfile(test_it="import pytest\n@pytest.mark.energy(max_j='x')\ndef test_bad():\n    pass\n")
-    result = bench.run()
-    assert result.ret != 0
+    for given in ("max_j='x'", "50, 60", "max_j=50, limit=3", "50, max_j=50", "max_j=float('nan')", "", "max_j=True"):
+        file = bench.pytester.path / "test_it.py"
+        file.write_text(f"import pytest\n@pytest.mark.energy({given})\ndef test_bad():\n    pass\n")
+        result = bench.run()
+        assert result.ret == pytest.ExitCode.USAGE_ERROR, given
+        result.stderr.fnmatch_lines(["*test_bad: write the marker as energy(max_j=50), in joules"])
+        result.stdout.no_fnmatch_line("*No test has an energy*")
     (bench.pytester.path / "test_it.py").write_text("def test_plain(): pass")
     lone = bench.pytester.runpytest_inprocess(*PLUGIN, "--energy-update")
     lone.stderr.fnmatch_lines(["*--energy-update needs --energy*"])

@@ -128,6 +128,8 @@ class EnergySession:
         _refuse_workers(config)
         if self._repeats < FEWEST_REPEATS:
             raise pytest.UsageError(f"--energy-repeats {self._repeats}: give at least {FEWEST_REPEATS}")
+        if not 0 <= self._seconds < math.inf:
+            raise pytest.UsageError(f"--energy-time {self._seconds:g}: give a number of seconds")
         if self._is_update and self._file is None:
             raise pytest.UsageError("--energy-update needs --energy-baseline FILE")
         self._limit = _read_limit(config.getoption("energy_limit"))
@@ -138,9 +140,7 @@ class EnergySession:
         """Find the limits of the tests. Raises pytest.UsageError for a wrong marker."""
         for item in items:
             marker = item.get_closest_marker("energy")
-            most_j = None if marker is None else marker.kwargs.get("max_j", *marker.args)
-            if marker is not None and (isinstance(most_j, bool) or not isinstance(most_j, int | float) or most_j <= 0):
-                raise pytest.UsageError(f"{item.nodeid}: write the marker as energy(max_j=50), in joules")
+            most_j = None if marker is None else _read_maximum(marker, item.nodeid)
             baseline = None if self._is_update else self._baseline.get(item.nodeid)
             self.tests[item.nodeid] = MeasuredTest(most_j, baseline)
 
@@ -189,6 +189,7 @@ class EnergySession:
         until_ns = monotonic_ns() + round(self._seconds * NS)
         most = min(UPDATE_REPEATS, self._repeats) if self._is_update else self._repeats
         while True:
+            item._report_sections.clear()  # noqa: SLF001 - else a failure prints the output of all repeats
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
             if not all(report.passed for report in reports) or not test.spans:
                 return reports
@@ -281,7 +282,7 @@ class EnergySession:
         from joulelab.report.format import format_quantity
         from joulelab.report.tables import write_terminal
 
-        if self._config.option.collectonly:
+        if not any(test.spans for test in self.tests.values()):
             return
         terminalreporter.write_sep("=", "energy")
         known = {name: test for name, test in self.tests.items() if test.energies}
@@ -292,7 +293,8 @@ class EnergySession:
             return
         whole = add_quantities(energy for test in known.values() for energy in test.energies)
         calls = sum(len(test.energies) for test in known.values())
-        terminalreporter.write_line(f"{format_quantity(whole, 'J')} in {calls} calls of {len(known)} tests")
+        count = "1 call" if calls == 1 else f"{calls} calls"
+        terminalreporter.write_line(f"{format_quantity(whole, 'J')} in {count} of {_count_tests(len(known))}")
         table = make_test_table(known, self._top)
         for line in write_terminal(table, self._config.get_terminal_writer().fullwidth).splitlines():
             terminalreporter.write_line(line)
@@ -331,7 +333,10 @@ def _list_open(tests: dict[str, MeasuredTest]) -> list[str]:
     ]
     short = sum(tests[name].is_too_short for name in unclear)
     lines = [f"Not judged, too short to measure: {_count_tests(short)}. Let each call do more work."] if short else []
-    if left := len(unclear) - short:
+    others = [tests[name].verdict for name in unclear if not tests[name].is_too_short]
+    if fixed := sum(verdict is not None and verdict.reason in ("meters", "accuracy") for verdict in others):
+        lines.append(f"Not judged because of the meters' accuracy: {_count_tests(fixed)}. Choose a larger limit.")
+    if left := len(others) - fixed:
         lines.append(f"Not judged, cannot decide: {_count_tests(left)}. Raise --energy-repeats or --energy-time.")
     return lines
 
@@ -351,6 +356,15 @@ def _refuse_workers(config: pytest.Config) -> None:
     workers = getattr(config.option, "numprocesses", None) or getattr(config.option, "tx", None)
     if workers or hasattr(config, "workerinput"):
         raise pytest.UsageError("--energy measures the whole machine, so one test at a time: add -n 0")
+
+
+def _read_maximum(marker: pytest.Mark, test: str) -> float:
+    """Return the maximum (J) of a marker. Raises pytest.UsageError."""
+    given = [*marker.args, *(value for name, value in marker.kwargs.items() if name == "max_j")]
+    most_j = given[0] if len(given) == 1 == len(marker.args) + len(marker.kwargs) else None
+    if isinstance(most_j, bool) or not isinstance(most_j, int | float) or not 0 < most_j < math.inf:
+        raise pytest.UsageError(f"{test}: write the marker as energy(max_j=50), in joules")
+    return most_j
 
 
 def _read_limit(text: str) -> float:
@@ -374,7 +388,7 @@ def read_baseline(file: Path, *, may_lack: bool = False) -> dict[str, RepeatSamp
             raise ValueError(f"its schema is {data['schema']!r}")  # noqa: TRY301 - all that is wrong is one error
         return {
             str(name): make_sample(
-                [float(value) for value in entry["values_j"]],
+                [_read_energy(value) for value in entry["values_j"]],
                 None if entry["meter"] is None else float(entry["meter"]),
                 terms={str(source): float(u) for source, u in entry["terms"].items()},
                 devices=frozenset(map(str, entry["devices"])),
@@ -386,6 +400,13 @@ def read_baseline(file: Path, *, may_lack: bool = False) -> dict[str, RepeatSamp
         raise pytest.UsageError(f"there is no baseline {file}; write it: {then}") from None
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise pytest.UsageError(f"{file} is not a baseline of --energy ({type(error).__name__}: {error})") from None
+
+
+def _read_energy(value: Any) -> float:
+    """Return an energy (J) of a baseline. Raises ValueError."""
+    if not math.isfinite(energy_j := float(value)):
+        raise ValueError(f"an energy is {value}")
+    return energy_j
 
 
 def write_baseline(file: Path, samples: dict[str, RepeatSample]) -> None:

@@ -106,6 +106,9 @@ def draw_load(rng: np.random.Generator, count: int) -> tuple[Floats, Floats]:
         knots = rng.uniform(0.3, 1.3, max(int(t[-1] / 15), 2))
         load = np.clip(level * np.interp(t, np.linspace(0, t[-1], knots.size), knots), 0, 1)
     slow = np.interp(t, np.linspace(0, t[-1], 5), rng.normal(1, 0.08, 5))
+    if rng.random() < 0.25:  # another kind of work in turn: train and validate
+        period = rng.uniform(10, 90)
+        slow = slow * np.where((t + rng.uniform(0, period)) % period < 0.7 * period, 1.0, rng.uniform(0.3, 1.0))
     return load, np.clip(depth * slow, 0.05, 1.0)
 
 

@@ -21,7 +21,7 @@ from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.twin import job as jobs
 from joulelab.twin import profile
 from joulelab.twin.job import Job, JobContext, JobRunner
-from joulelab.twin.job_notes import CPU_SHARE, JobBoard, JobEnd, find_jobs_folder
+from joulelab.twin.job_notes import CPU_SHARE, JobBoard, JobDemand, JobEnd, find_jobs_folder
 from joulelab.twin.model import H100, RTX3090, RTX6000, V100, Node
 from joulelab.twin.truth import Truth
 from joulelab.twin.twin_driver import JobDriver
@@ -218,6 +218,17 @@ def test_wrong_jobs_are_refused(truth, tmp_path):
     (tmp_path / "driven").mkdir()
     with Truth.create(tmp_path / "driven" / "t") as moved, pytest.raises(ConfigError, match="--idle"):
         JobBoard(moved)
+
+
+def test_jobs_on_one_gpu_show_the_load_of_their_own_power(truth):
+    idle_w, max_w = truth.node.range_w("gpu:0")
+    board, folder = JobBoard(truth), find_jobs_folder(truth)
+    loads = lambda: truth._get_gpu(0)["state"]["process"]["load"]  # noqa: E731
+    board.put_demand(JobDemand({0: idle_w + 0.6 * (max_w - idle_w)}), START)
+    assert loads()[0] == 0xFFFFFFFF  # alone, it has the load of the GPU
+    (folder / "other.json").write_text((folder / f"{os.getpid()}.json").read_text())
+    board.put_demand(JobDemand({0: idle_w + 0.25 * (max_w - idle_w)}), START + 1)
+    assert sorted(loads()[:2].tolist()) == [25, 60]
 
 
 def start(environment, *words):

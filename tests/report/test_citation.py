@@ -60,6 +60,9 @@ def test_the_facts_of_a_run_are_those_of_its_result(tmp_path: Path) -> None:
 def test_parts_without_a_meter_are_named(tmp_path: Path) -> None:
     assert gather(make_run(tmp_path, gpus=1, cpus=1)).left_out[-2:] == (REST_OF_NODE, OUTSIDE)
     assert "CPUs" in gather(make_run(tmp_path, gpus=1, cpus=0)).left_out
+    mixed = gather(make_run(tmp_path, gpus=1, cpus=1), make_run(tmp_path, gpus=1, cpus=0)).left_out
+    assert "CPUs (in 1 of 2 runs)" in mixed  # a run that measures them does not speak for the other
+    assert mixed[-1] == OUTSIDE
     assert "node.ac" in AT_WALL
 
 

@@ -177,8 +177,10 @@ def test_the_ai_act_gets_compute_time_and_energy() -> None:
     assert estimated[2][2].startswith("estimated: ~")
 
 
-def test_a_live_run_is_refused() -> None:
+def test_a_live_run_and_mixed_runs_are_refused() -> None:
     facts = make_facts()
+    with raises_code("store.mixed-runs"):
+        gather_statement([facts.results[0], replace(facts.results[0], twin="node")], facts.methods)
     with raises_code("store.still-recording"):
         gather_statement([replace(facts.results[0], state="live")], facts.methods)
 

@@ -201,7 +201,7 @@ def gather_methods(
         durations_s=(min(times), max(times)),
         idle_s=(min(idle), max(idle)),
         meters=_list_meters(results, counted, metas),
-        left_out=_list_left_out({find_family(s.scope) for scopes in counted for s in scopes}),
+        left_out=list_left_out(counted),
         relative=(min(relative), max(relative)) if relative and len(relative) == len(known) else None,
         terms=_share_terms(known),
         bound=max(bounds, default=None),
@@ -297,9 +297,22 @@ def _list_meters(
     )
 
 
-def _list_left_out(families: set[str]) -> tuple[str, ...]:
-    if not families:
-        return ()
+def list_left_out(runs: Sequence[Sequence[ScopeResult]]) -> tuple[str, ...]:
+    """Return the parts that are not in the energy of runs, by their counted scopes; a part that some runs lack, too."""
+    measured = [scopes for scopes in runs if scopes]
+    lacks: dict[str, int] = {}
+    for scopes in measured:
+        hosts: dict[str, set[str]] = {}
+        for one in scopes:
+            hosts.setdefault(one.host, set()).add(find_family(one.scope))
+        for part in dict.fromkeys(part for families in hosts.values() for part in _list_unmeasured(families)):
+            lacks[part] = lacks.get(part, 0) + 1
+    names = sorted(lacks, key=lambda part: part == OUTSIDE)  # the widest part comes last
+    every = len(measured)
+    return tuple(part if lacks[part] == every else f"{part} (in {lacks[part]} of {every} runs)" for part in names)
+
+
+def _list_unmeasured(families: set[str]) -> tuple[str, ...]:
     if families & set(AT_WALL):
         return (OUTSIDE,)
     if "node.dc" in families:

@@ -120,6 +120,10 @@ def gather_statement(results: Sequence[Result], methods: MethodFacts) -> Stateme
             raise StoreError(
                 "the run has no energy to state", where=result.run, why=why, next=then, code="store.no-energy"
             )
+    if len({bool(result.twin) for result in results}) > 1:
+        simulated = next(result.run for result in results if result.twin)
+        what, then = "simulated and measured energies are not added", "state them apart"
+        raise StoreError(what, where=simulated, why="this run is simulated", next=then, code="store.mixed-runs")
     known = [(result, result.energy) for result in results if result.energy is not None]
     energies = [energy.tagged(result.run, keep=METER_ERRORS) for result, energy in known]
     prints = [result.footprint for result in results]

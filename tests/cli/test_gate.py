@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,18 @@ def test_runs_are_judged_against_a_baseline(call: Call, runs: Path, tmp_path: Pa
     once = json.loads(call("gate", two[0], same, "--json", code=2).stdout)
     assert (once["decision"], once["reason"]) == ("undecided", "one-run-each")
     assert "one run each" in call("gate", two[0], same, code=2).output
+
+
+def test_runs_without_energy_are_not_counted(call: Call, runs: Path, tmp_path: Path) -> None:
+    base = tmp_path / "kept"
+    for watts in (299.0, 300.0, 301.0):
+        make_run(base, gpu_w=watts)
+    lost = make_run(base, gpus=0, cpus=0)
+    make_run(runs, gpu_w=300.5, name="same")
+    text = call("gate", base, "same", code=0).output
+    assert re.search(r"^baseline +3 ", text, re.MULTILINE)
+    assert "1 run without a total energy, not counted." in " ".join(text.split())
+    assert f"joulelab show {lost.name}" in text
 
 
 def test_runs_without_energy_cannot_be_judged(call: Call, runs: Path) -> None:

@@ -114,10 +114,11 @@ def lay_out_gate(found: GateReport) -> list[TextBlock]:
 
 
 def make_gate_table(found: GateReport) -> Table:
-    """Return a row for each group: number of runs, mean energy with its interval, mean time."""
+    """Return a row for each group: number of runs that have an energy, its mean with its interval, mean time."""
     unit = f"J/{found.per.removesuffix('s')}" if found.per else "J"
     rows = []
-    for group, mean in zip((found.baseline, found.current), found.means, strict=True):
+    for group, sample, mean in zip((found.baseline, found.current), found.samples, found.means, strict=True):
         seconds = sum(run.duration_s for run in group.runs) / len(group.runs)
-        rows.append((group.letter, len(group.runs), mean, format_duration(seconds), group.words))
+        count = len(group.runs) if sample is None else sample.n
+        rows.append((group.letter, count, mean, format_duration(seconds), group.words))
     return make_table(("", "runs", scale_column("energy", unit, found.means), "time", "chosen by"), rows, left=(0, 4))

@@ -294,6 +294,9 @@ def _note_groups(a: RunGroup, b: RunGroup, families: Sequence[str]) -> list[Note
     notes += note_unlike_runs((*a.runs, *b.runs))
     left_out = a.left_out + b.left_out
     notes += [Note("runs-left-out", {"runs": left_out})] if left_out else []
+    measured = [g for g in (a, b) if any(run.energy is not None for run in g.runs)]
+    lacking = [run.run for g in measured for run in g.runs if run.energy is None]
+    notes += [Note("runs-without-energy", {"runs": len(lacking)}, {"run": lacking[0]})] if lacking else []
     alone = [g.letter for g in (a, b) if len(g.runs) == 1]
     notes += [Note("one-run-group", texts={"name": letter}) for letter in alone]
     devices = {list_devices(run) for run in (*a.runs, *b.runs)}

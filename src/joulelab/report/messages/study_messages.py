@@ -244,6 +244,7 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "work-lacking": ("note", "Not all runs report {kinds}, so they are not compared per unit of it.", ""),
     "runs-left-out": ("note", "{runs:run} left out: failed, stopped or still running.", ""),
+    "runs-without-energy": ("note", "{runs:run} without a total energy, not counted.", "See why: joulelab show {run}"),
     "one-run-each": (
         "note",
         "Each has only one run, so the uncertainties do not include the spread between runs.",

@@ -20,6 +20,7 @@ from joulelab.report.citation import (
     TERM_WORDS,
     MethodFacts,
     StudyFacts,
+    gather_measurement,
     gather_methods,
     word_methods,
     write_bibtex,
@@ -55,6 +56,16 @@ def test_the_facts_of_a_run_are_those_of_its_result(tmp_path: Path) -> None:
     use = next(use for use in facts.meters if "gpu:0" in use.scopes)
     assert use.rate_hz == pytest.approx(first.reading.readings / result.duration_s, rel=0.01)
     assert (use.accuracy, use.reference) == (first.reading.accuracy, first.reading.reference)
+
+
+def test_a_counter_that_does_not_see_all_the_time_is_none_for_the_levels(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, gpus=0, cpus=1)
+    result = load_result(folder)
+    assert gather_measurement(result, read_meta(folder)).is_counter
+    scopes = [
+        dataclasses.replace(one, mean_w=dataclasses.replace(one.mean_w, bounds={"x": 1.0})) for one in result.scopes
+    ]
+    assert not gather_measurement(dataclasses.replace(result, scopes=scopes), read_meta(folder)).is_counter
 
 
 def test_parts_without_a_meter_are_named(tmp_path: Path) -> None:

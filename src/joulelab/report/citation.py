@@ -229,7 +229,8 @@ def gather_measurement(result: Result, meta: Mapping[str, Any], machine_nodes: i
     meters = _list_meters([result], [counted], [meta])
     return MeasurementFacts(
         families=tuple(dict.fromkeys(find_family(one.scope) for one in counted)),
-        is_counter=bool(counted) and all(one.reading.kind == "counter" for one in counted),
+        # A counter with bounds does not see all the time, as NVML's on H100.
+        is_counter=bool(counted) and all(one.reading.kind == "counter" and not one.mean_w.bounds for one in counted),
         is_estimate=any(one.estimate for one in counted),
         rate_hz=min(rates, default=0.0),
         coverage=min((one.reading.coverage for one in counted), default=0.0),

@@ -52,7 +52,9 @@ def test_the_recommendation_comes_first_and_the_answer_is_short(call: Call, tmp_
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
     first = join_lines(text.partition("\n\n")[0])
-    pattern = r"Start at Mon 08:\d\d: 44\.4 kg CO2e instead of 50\.3 kg CO2e now \(\d+\.\d % less\), finished .*"
+    pattern = (
+        r"Start at Mon 08:\d\d: 44\.4 kg CO2e instead of 50\.3 kg CO2e now \(\d+\.\d % less\), rates of .+, finished .*"
+    )
     assert re.match(pattern, first), first
     assert "deadline Thu 00:30" in first
     for title in ("now", "now, cap 500 W (model)", "best start", "pauses, node idles", "pauses, node off"):
@@ -112,7 +114,7 @@ def test_a_sweep_on_a_twin_is_simulated_and_may_be_the_plan(call: Call, runs: Pa
 
 def test_one_figure_leaves_nothing_to_gain(call: Call) -> None:
     text = join_lines(call("plan", "when", *GIVEN, "--intensity", "380", "--deadline", "48h").output)
-    assert text.startswith("Start now: 52.4 kg CO2e, finished")
+    assert text.startswith("Start now: 52.4 kg CO2e, rates of ")
     assert "No other way saves 0.1 %." in text
 
 
@@ -141,8 +143,8 @@ def test_the_pue_of_the_site_counts(call: Call, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "joulelab.toml").write_text('[site]\nzone = "DE"\npue = 1.5\n')
     monkeypatch.setenv("JOULELAB_CONFIG", str(tmp_path / "joulelab.toml"))
     words = ("plan", "when", *GIVEN, "--intensity", "380", "--deadline", "48h")
-    assert "Start now: 78.7 kg CO2e, PUE 1.5," in join_lines(call(*words).output)  # 1.5 x 52.4
-    assert "52.4 kg CO2e, finished" in join_lines(call(*words, "--pue", "1").output)
+    assert "Start now: 78.7 kg CO2e, rates of 380 g/kWh, PUE 1.5," in join_lines(call(*words).output)  # 1.5 x 52.4
+    assert "52.4 kg CO2e, rates of 380 g/kWh, finished" in join_lines(call(*words, "--pue", "1").output)
 
 
 def test_times_are_shown_in_the_zone_that_they_are_read_in(call: Call, tmp_path: Path) -> None:

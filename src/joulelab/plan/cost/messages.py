@@ -61,7 +61,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "No PUE is set[ for {sites}]: cooling and losses of the building are not included.",
         "Add --pue 1.3.",
     ),
-    "cost.rate-unsure": ("note", "The uncertainty of {rates} is unknown and not in the intervals.", ""),
+    "cost.rate-unsure": (
+        "note",
+        "The source of {rates} states no uncertainty, so the intervals do not include one.",
+        "",
+    ),
     "cost.spread-evenly": ("note", "The energy of jobs from the accounting is spread evenly over their time.", ""),
     "cost.flat-power": ("note", "Planned work is assumed to draw constant power.", ""),
     "cost.accounted": ("note", "The cluster's accounting covers: {covers}.", ""),

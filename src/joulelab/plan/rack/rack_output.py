@@ -412,7 +412,7 @@ def _explain_caps(plan: RackPlan) -> list[Note]:
     if isinstance(plan.guarantee, CapGuarantee):
         shares = (plan.kind.efficiency,) if plan.kind.efficiency else EFFICIENCIES
         efficiency = f"{' to '.join(f'{100 * share:g}' for share in shares)} %"
-        texts = {"source": f"{plan.guarantee.host_w:.0f} W ({plan.guarantee.source})", "efficiency": efficiency}
+        texts = {"source": f"{plan.guarantee.host_w:,.0f} W ({plan.guarantee.source})", "efficiency": efficiency}
         found.append(Note("rack.why-guarantee", texts=texts))
         found += [_note_unknown_errors(plan.guarantee.lacks)] if plan.guarantee.lacks else []
     response = plan.cost.response

@@ -97,9 +97,10 @@ def write_recommendation(answer: WhenAnswer) -> str:
     simulated = " (simulated)" if job.twin else ""
     saving = compute_saving(way, now)
     times = f"finished {format_clock(way.end_s, answer)}, deadline {format_clock(answer.slots.deadline_s, answer)}"
-    pue = f", PUE {_format_pue(answer)}" if answer.terms.pue.value != 1 else ""
+    terms = f", rates of {answer.slots.label.name}"
+    terms += f", PUE {_format_pue(answer)}" if answer.terms.pue.value != 1 else ""
     if way.name == "now":
-        return f"Start now{simulated}: {format_cost(now.cost, answer)}{pue}, {times}. {_state_rule(answer)}"
+        return f"Start now{simulated}: {format_cost(now.cost, answer)}{terms}, {times}. {_state_rule(answer)}"
     is_now = way.start_s - answer.slots.start_s < (1 if _is_brief(answer.slots) else 60)
     start = "now" if is_now else f"at {format_clock(way.start_s, answer)}"
     cost = f"{format_cost(way.cost, answer)} instead of {format_cost(now.cost, answer, is_bare=True)} now"
@@ -109,7 +110,7 @@ def write_recommendation(answer: WhenAnswer) -> str:
         share = " (the difference is within its uncertainty)"
     model = ", by a model of caps" if job.caps_source == "model" and "cap" in way.name else ""
     what = f"Start {start}{_describe_actions(way, answer)}{simulated}"
-    return f"{what}: {cost}{share}{model}{pue}, {times}. {_state_rule(answer)}"
+    return f"{what}: {cost}{share}{model}{terms}, {times}. {_state_rule(answer)}"
 
 
 def _state_rule(answer: WhenAnswer) -> str:

@@ -105,6 +105,19 @@ def test_a_step_without_the_device_shows_its_offset_at_the_wall():
     assert isinstance(fit, CalibrationFit)
     assert fit.devices[0].offset_w == pytest.approx(4.0, abs=2 * fit.devices[0].offset_u_w)
     assert fit.devices[0].offset_u_w < 2.0
+    low = replace(grown, reference_w=grown.reference_w + np.where(there[:, 0], 0.0, 40.0))
+    far = fit_calibration(low, list_devices(1), WALL, CPU)
+    assert isinstance(far, FitRefusal)
+    assert far.code == "far-offset"
+
+
+def test_a_gain_beyond_the_assumed_one_is_refused_at_the_wall_unless_it_is_accepted():
+    steps = make_steps([1.15], [0.0])
+    far = fit_calibration(steps, list_devices(1), WALL, CPU)
+    assert isinstance(far, FitRefusal)
+    assert (far.code, far.scope) == ("far-gain", "gpu:0")
+    assert isinstance(fit_calibration(steps, list_devices(1), WALL, CPU, accept_far=True), CalibrationFit)
+    assert isinstance(fit_calibration(make_steps([1.15], [0.0], around=False), list_devices(1), DIRECT), CalibrationFit)
 
 
 def test_factors_hold_variances_and_the_correlation_of_devices_with_one_reference():

@@ -87,6 +87,10 @@ def test_the_rule_of_use(changes, is_used, wider, codes):
         {"gain": "much"},
         {"factors": [[1.0]]},
         {"factors": [[math.inf, 0.0]]},
+        {"factors": []},
+        {"factors": [[0.0, 0.0]]},
+        {"high_w": -5.0},
+        {"bend_w": -1.0},
         {"device": None, "offset_w": None},
     ],
 )
@@ -105,9 +109,9 @@ def test_a_power_is_corrected_and_has_the_errors_of_its_calibration():
     energy = curve.energy(ns(1), ns(9))
     assert energy.value == pytest.approx(8 * (0.95 * 400 + 3))
     # By gain 0.5 % of 0.95, by offset 2 W: 8 s x 400 W x 0.005, 8 s x 2 W.
-    assert energy.terms["gain:calibrated/c1/0"] == pytest.approx(8 * 400 * 0.005)
-    assert energy.terms["gain:calibrated/c1/1"] == pytest.approx(8 * 2.0)
-    assert energy.terms["offset:calibrated/c1/nvml/GPU-1/bend"] == pytest.approx(8 * 1.5 / math.sqrt(3))
+    assert energy.terms[f"gain:calibrated/{one.identity}/0"] == pytest.approx(8 * 400 * 0.005)
+    assert energy.terms[f"gain:calibrated/{one.identity}/1"] == pytest.approx(8 * 2.0)
+    assert energy.terms[f"offset:calibrated/{one.identity}/nvml/GPU-1/bend"] == pytest.approx(8 * 1.5 / math.sqrt(3))
     assert not any(source.startswith(("gain:x", "offset:x")) for source in energy.terms)
     assert spec.limits == (3.0, 0.95 * 700 + 3)
     assert convert_power(spec.accuracy, 700.0) == 0.95 * 700 + 3
@@ -120,7 +124,9 @@ def test_a_counter_is_corrected_without_losing_its_steps():
     curve = CounterCurve(readings(np.arange(101) * 0.1, value), spec, name="x")
     energy = curve.energy(ns(1), ns(9))
     assert energy.value == pytest.approx(8 * (0.95 * 400 + 3), rel=1e-3)
-    assert energy.terms["gain:calibrated/c1/nvml/GPU-1/use"] == pytest.approx(energy.value * 0.01 / math.sqrt(3))
+    assert energy.terms[f"gain:calibrated/{one.identity}/nvml/GPU-1/use"] == pytest.approx(
+        energy.value * 0.01 / math.sqrt(3)
+    )
     assert isinstance(spec.accuracy, CalibratedAccuracy)
     assert spec.accuracy.missing_w == 3.0
     assert curve.find_powers(1.0).value == pytest.approx(383.0, rel=0.01)
@@ -133,6 +139,16 @@ def test_the_errors_of_a_calibration_cancel_in_the_ratio_of_two_runs():
     second = PowerCurve(readings(np.arange(101) * 0.1, 0.8 * value), spec, name="b").energy(ns(1), ns(9))
     assert first.relative > 0.04
     assert (second / first).relative < 0.01
+
+
+def test_errors_of_two_fits_of_one_staircase_do_not_cancel():
+    first, second = read_one(factors=[[0.02, 0.0]]), read_one(gain=0.97, factors=[[0.02, 0.0]])
+    energies = []
+    for one in (first, second):
+        spec, value = calibrate_channel(power_spec(), np.full(101, 400.0), one, judge(one))
+        energies.append(PowerCurve(readings(np.arange(101) * 0.1, value), spec, name="a").energy(ns(1), ns(9)))
+    ratio = energies[1] / energies[0]
+    assert abs(ratio.value - 1) < ratio.expanded
 
 
 def test_a_gpu_is_found_by_its_uuid_and_other_devices_also_by_their_scope():
@@ -149,11 +165,11 @@ def test_the_newest_calibration_that_may_be_used_counts():
     meta = {"started": {"utc_ns": 171 * 10**16}}
     found = RunCalibrations.from_events([old, new], meta).find_use("n1", "nvml", STREAM, {}, 500.0)
     assert found is not None
-    assert found[0].identity == "new"
+    assert found[0].identity.startswith("new.")
     other = {**new, "devices": [{**ROW, "model": "A100"}]}
     found = RunCalibrations.from_events([old, other], meta).find_use("n1", "nvml", STREAM, {}, 500.0)
     assert found is not None
-    assert found[0].identity == "old"
+    assert found[0].identity.startswith("old.")
     assert RunCalibrations.from_events([other], {}).find_use("n1", "nvml", STREAM, {}, None) is None
     assert RunCalibrations.from_events([], meta).find_use("n1", "nvml", STREAM, {}, None) is None
     assert RunCalibrations.from_events([new], meta).list_fitting("n2", "nvml", STREAM) == []

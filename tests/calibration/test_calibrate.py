@@ -157,6 +157,14 @@ def test_a_run_without_steps_is_refused(runs, staircase):
     assert json.loads(call("calibrate", *words, code=2).stdout)["error"]["code"] == "config.no-steps"
 
 
+def test_a_zero_run_that_has_the_devices_is_refused(runs, staircase):
+    name = staircase[0].name
+    words = ("--reference", "analyzer", "--from", name, "--zero", name, "--runs", runs, "--fixed-fans", "--json")
+    error = json.loads(call("calibrate", *words, code=2).stdout)["error"]
+    assert error["code"] == "config.zero-run"
+    assert "gpu:0, gpu:1" in error["why"]
+
+
 @every_row("text, scopes", [("gpu:0-2", ["gpu:0", "gpu:1", "gpu:2"]), ("gpu:1,node.dc", ["gpu:1", "node.dc"])])
 def test_devices_are_named_by_scope(text, scopes):
     assert parse_devices(text) == scopes

@@ -202,9 +202,17 @@ class CalibrationFit:
 
 
 def fit_calibration(
-    steps: LoadSteps, devices: Sequence[FittedDevice], reference: ReferenceMeter, beside: Sequence[BesideMeter] = ()
+    steps: LoadSteps,
+    devices: Sequence[FittedDevice],
+    reference: ReferenceMeter,
+    beside: Sequence[BesideMeter] = (),
+    *,
+    accept_far: bool = False,
 ) -> CalibrationFit | FitRefusal:
-    """Fit gain and offset of all devices, or return the reason why the steps do not show them."""
+    """Fit gain and offset of all devices, or return the reason why the steps do not show them.
+
+    `accept_far` takes gains and offsets beyond the assumed errors of a device, too.
+    """
     if (refusal := find_refusal(steps, devices, reference)) is not None:
         return refusal
     model = _StepModel(steps, devices, reference, beside)
@@ -225,6 +233,8 @@ def fit_calibration(
     for fit, device in zip(fits, devices, strict=True):
         if abs(fit.gain - 1) > MOST_CHANGE:
             return FitRefusal("unlikely-gain", fit.scope, {"gain": fit.gain})
+        if reference.is_around and not accept_far and (far := find_far_value(fit, device)) is not None:
+            return far
         expanded = fit.compute_expanded(fit.high_w) / fit.high_w
         assumed = COVERAGE_FACTOR / math.sqrt(3) * math.hypot(device.gain, device.offset_w / fit.high_w)
         if expanded >= WORTH * assumed:
@@ -237,6 +247,18 @@ def fit_calibration(
     return CalibrationFit(
         fits, find_factors(model, found), residual, slope[0], slope_u, scatter, found.freedom
     )  # fmt: skip
+
+
+def find_far_value(fit: DeviceFit, device: FittedDevice) -> FitRefusal | None:
+    """Return a refusal if gain or offset are clearly beyond the assumed largest errors of a device.
+
+    A reference around a node cannot tell such a device from a rest of the node that follows the load.
+    """
+    if abs(fit.gain - 1) > device.gain + COVERAGE_FACTOR * fit.gain_u:
+        return FitRefusal("far-gain", fit.scope, {"change": fit.gain - 1, "assumed": device.gain})
+    if abs(fit.offset_w) > device.offset_w + COVERAGE_FACTOR * fit.offset_u_w:
+        return FitRefusal("far-offset", fit.scope, {"offset_w": fit.offset_w, "assumed_w": device.offset_w})
+    return None
 
 
 def find_refusal(steps: LoadSteps, devices: Sequence[FittedDevice], reference: ReferenceMeter) -> FitRefusal | None:

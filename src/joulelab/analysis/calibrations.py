@@ -7,6 +7,8 @@ devices, and add where the devices of one calibration are added. The rule of use
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import json
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,7 @@ NEAR_K, MOST_BEYOND_K = 5.0, 30.0  # beyond the temperatures of the calibration
 LEAST_HEAT = 0.0002  # change of the gain per K that is allowed for at least
 NEAR_LOAD, OTHER_LOAD = 1.1, 0.01  # times the highest reading of the calibration; width above
 LEAST_GAIN, MOST_GAIN = 0.5, 2.0  # a file with another gain is damaged
+LEAST_U = 1e-4  # relative standard uncertainty at full load: no reference is better, so a file with less is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +131,24 @@ def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None
         }
         factors = tuple((float(gain), float(offset)) for gain, offset in row["factors"])
         name = event["reference"]["text"]
+        identity = f"{event['id']}.{_hash_devices(event['devices'])}"
         found = DeviceCalibration(
-            str(event["id"]), float(event["utc_s"]), str(name), **texts, **numbers, **range_c, factors=factors
+            identity, float(event["utc_s"]), str(name), **texts, **numbers, **range_c, factors=factors
         )
         found.date  # noqa: B018 a time that is no date is refused here
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
         return None
     values = (found.utc_s, *numbers.values(), *(u for pair in factors for u in pair))
-    return found if all(map(math.isfinite, values)) and LEAST_GAIN <= found.gain <= MOST_GAIN else None
+    if not all(map(math.isfinite, values)) or not LEAST_GAIN <= found.gain <= MOST_GAIN:
+        return None
+    is_ordered = 0 <= found.low_w < found.high_w and found.bend_w >= 0 and found.heat_per_k >= 0
+    u_w = math.hypot(*(gain * found.high_w + offset for gain, offset in factors))
+    return found if is_ordered and u_w >= LEAST_U * found.high_w else None
+
+
+def _hash_devices(rows: Any) -> str:
+    """Return a short digest: a second fit of one staircase has other errors, which do not cancel with the first's."""
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def judge_use(

@@ -73,10 +73,13 @@ def fit_run(
     supply: SupplyPrior | None = None,
     has_fixed_fans: bool = False,
     zero: Run | None = None,
+    accept_far: bool = False,
 ) -> FittedRun:
     """Fit the steps of a run. Raises ConfigError, Refused with the code of the refusal."""
     recorded = read_steps(run, reference, devices, supply=supply, has_fixed_fans=has_fixed_fans, zero=zero)
-    found = fit_calibration(recorded.steps, recorded.devices, recorded.reference, recorded.beside)
+    found = fit_calibration(
+        recorded.steps, recorded.devices, recorded.reference, recorded.beside, accept_far=accept_far
+    )
     if isinstance(found, FitRefusal):
         raise word_refusal(found)
     return FittedRun(found, recorded, make_record(run, found, recorded))

@@ -63,6 +63,7 @@ def parse_devices(text: str) -> list[str]:
 )
 @click.option("--fixed-fans", is_flag=True, help="The fans of the node run at a fixed speed.")
 @click.option("--zero", metavar="RUN", help="A run of the idle node without these devices; it shows their offset.")
+@click.option("--accept-far", is_flag=True, help="Store gains and offsets beyond the assumed errors, too.")
 @click.option("--step", type=Duration(5.0), help="Length of a step.  [default: by the speed of the reference]")
 @click.option(
     "--repeat", type=click.IntRange(1, 20), default=3, show_default=True, metavar="N", help="Steps of each level."
@@ -115,7 +116,13 @@ def command(**given: Any) -> None:
             supply = guess_supply(_find_highest(opened, given["reference"]))
         try:
             fitted = fit_run(
-                opened, given["reference"], devices, supply=supply, has_fixed_fans=given["fixed_fans"], zero=without
+                opened,
+                given["reference"],
+                devices,
+                supply=supply,
+                has_fixed_fans=given["fixed_fans"],
+                zero=without,
+                accept_far=given["accept_far"] or given["check"],
             )
         except JoulelabError:
             print_notice(f"the staircase is recorded in {shorten_path(run)}; fit it again with --from {run.name}")

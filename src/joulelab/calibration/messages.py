@@ -35,6 +35,16 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: a gain of {gain} is unlikely: the reference may measure only a part of the node, or another one",
         "Check which cords or outlets it measures: joulelab meters",
     ),
+    "far-gain": (
+        "failed",
+        "{scope}: its gain would change by {change:%}, but boards of this kind are within ± {assumed:%}: something else in the node seems to follow the load",
+        "Fix the fans, stop other programs and repeat; if you are sure of the result: --accept-far",
+    ),
+    "far-offset": (
+        "failed",
+        "{scope}: its offset would be {offset_w:W}, but boards of this kind are within ± {assumed_w:W}: the node without devices seems to be in another state",
+        "Record --zero again on the same node and meter; if you are sure of the result: --accept-far",
+    ),
     "no-better.supply": (
         "failed",
         "{scope}: the result would be ± {expanded:%}, hardly better than the assumed ± {assumed:%}: the efficiency of the supplies is not known well enough",

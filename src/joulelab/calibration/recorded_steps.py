@@ -34,6 +34,7 @@ SETTLE_S, MARGIN_S = 2.0, 0.5  # left out after a load has settled, and before i
 STEADY_SHARE = 0.03  # of its range: a device that differs by less from its median in the step has settled
 LEAST_U_W = 0.02  # no mean is better known, whatever the readings say
 SHORTEST_S = 1.0
+GAP_UPDATES, GAP_S = 4.0, 0.5  # updates, and time, without a reading after which a step does not count
 LEAST_BESIDE = 0.02  # relative error that a power beside the devices has at least
 WALL_FAMILIES = ("node.ac", "outlet", "psu", "rack")  # in front of power supplies
 RESTART_U_W = 2.0  # standard deviation of a node's idle power between starts
@@ -77,7 +78,7 @@ def read_steps(
     spans, left_out = joined.list_windows(channels, measured)
     if not spans:
         what = "the run has no steps to fit"
-        why = f"{left_out} phases named {PHASE!r} have no steady part of {_find_shortest_s(measured):g} s"
+        why = f"{left_out} phases named {PHASE!r} have no steady part of {_find_shortest_s(measured):g} s without gaps"
         then = "record longer steps: joulelab calibrate --step 60s"
         raise ConfigError(what, where=run.path.name, why=why, next=then, code="config.no-steps")
     is_around = any(c.stream.scope != measured.stream.scope for c in channels)
@@ -87,8 +88,10 @@ def read_steps(
     extra = [joined.measure_beside(span, beside, fans, k) for k, span in enumerate(spans)]
     if zero is not None:
         middle_s = (rows[0]["middle_s"] + rows[-1]["middle_s"]) / 2
-        rows.append(_measure_zero(zero, reference, len(channels), rows[0], middle_s))
-        extra.append(_measure_zero_beside(zero, beside, extra))
+        empty = _Joined(zero)
+        _check_zero(empty, empty.find_reference(reference), measured, channels)
+        rows.append(_measure_zero(empty, reference, len(channels), rows[0], middle_s))
+        extra.append(_measure_zero_beside(empty, beside, extra))
     columns = {key: np.array([row[key] for row in rows]) for key in rows[0]}
     kinds = [BesideMeter(scope.scope, half=max(scope.best.spec.accuracy.gain, LEAST_BESIDE)) for scope in beside]
     if fans is not None:
@@ -178,7 +181,8 @@ class _Joined:
             for p in marked
             if p.name == PHASE
         ]
-        kept = [(a, b) for a, b in found if b - a >= least_s * NS]
+        steady = [(a, b) for a, b in found if b - a >= least_s * NS]
+        kept = [(a, b) for a, b in steady if not any(_has_gap(c, a, b) for c in (reference, *channels))]
         return kept, len(found) - len(kept)
 
     def measure(
@@ -242,9 +246,34 @@ class _Joined:
         return watts + ([] if fans is None else [float(fans[number])])
 
 
-def _measure_zero(zero: Run, reference: str, count: int, like: dict[str, Any], middle_s: float) -> dict[str, Any]:
+def _check_zero(
+    empty: _Joined, reference: EnergyChannel, measured: EnergyChannel, channels: Sequence[EnergyChannel]
+) -> None:
+    """Raise ConfigError if a run is not of the same node and meter, without the devices."""
+    still = [s.scope for s in empty.scopes for c in channels if _is_same_device(s.best, c)]
+    why = ""
+    if still:
+        why = f"it measured {', '.join(sorted(set(still)))}"
+    elif reference.host != measured.host:
+        why = f"it is of {reference.host}, the staircase of {measured.host}"
+    elif (reference.stream.device, reference.stream.scope) != (measured.stream.device, measured.stream.scope):
+        why = "its reference is another meter, or measures other cords"
+    if why:
+        what, then = (
+            f"{empty.run.path.name} is no run of this node without the devices",
+            "record the node without them: joulelab run --name without-gpus -- sleep 120",
+        )
+        raise ConfigError(what, where="--zero", why=why, next=then, code="config.zero-run")
+
+
+def _is_same_device(one: EnergyChannel, other: EnergyChannel) -> bool:
+    if one.stream.device and other.stream.device:
+        return one.stream.device == other.stream.device
+    return one.host == other.host and one.stream.scope == other.stream.scope
+
+
+def _measure_zero(joined: _Joined, reference: str, count: int, like: dict[str, Any], middle_s: float) -> dict[str, Any]:
     """Return the row of an idle node without the devices; idle power differs a little after every start."""
-    joined = _Joined(zero)
     span = (joined.span.start_ns, joined.span.end_ns)
     watts, u = _find_mean_power(joined.find_reference(reference), *span)
     return {
@@ -259,8 +288,7 @@ def _measure_zero(zero: Run, reference: str, count: int, like: dict[str, Any], m
     }
 
 
-def _measure_zero_beside(zero: Run, beside: Sequence[ScopeChannels], extra: Sequence[list[float]]) -> list[float]:
-    joined = _Joined(zero)
+def _measure_zero_beside(joined: _Joined, beside: Sequence[ScopeChannels], extra: Sequence[list[float]]) -> list[float]:
     span = (joined.span.start_ns, joined.span.end_ns)
     found = {s.scope: s for s in joined.scopes}
     row = [
@@ -307,6 +335,16 @@ def _find_cube(readings: Readings, a: int, b: int) -> float:
     at = np.linspace(0, b - a, CUBE_POINTS)
     values = np.interp(at, (readings.t0_ns - a).astype(np.float64), readings.value)
     return float(np.mean(values**3))
+
+
+def _has_gap(channel: EnergyChannel, a: int, b: int) -> bool:
+    """Return whether readings are missing in [a, b]: a mean over a gap has an error that no reading shows."""
+    readings = _find_power_readings(channel)
+    if readings is None:
+        return False
+    ends = readings.t1_ns[(readings.t1_ns > a) & (readings.t1_ns < b)]
+    longest = float(np.diff(np.concatenate(([a], ends, [b]))).max()) / NS
+    return longest > max(GAP_UPDATES * max(channel.step_s, channel.update_s), GAP_S)
 
 
 def _find_steady_start(a: int, b: int, channels: Sequence[EnergyChannel]) -> int:

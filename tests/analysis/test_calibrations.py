@@ -153,11 +153,13 @@ def test_errors_of_two_fits_of_one_staircase_do_not_cancel():
 
 def test_a_gpu_is_found_by_its_uuid_and_other_devices_also_by_their_scope():
     gpu, cpu = read_one(), read_one(meter="rapl", scope="cpu:0", device="")
-    assert gpu.fits_stream("nvml", replace(STREAM, scope="gpu:5"))
-    assert not gpu.fits_stream("redfish", STREAM)
-    assert not gpu.fits_stream("nvml", replace(STREAM, device="GPU-2"))
-    assert cpu.fits_stream("rapl", replace(STREAM, scope="cpu:0", device=""))
-    assert not cpu.fits_stream("rapl", replace(STREAM, scope="cpu:1", device=""))
+    assert gpu.fits_stream("n1", "nvml", replace(STREAM, scope="gpu:5"))
+    assert not gpu.fits_stream("n1", "redfish", STREAM)
+    assert not gpu.fits_stream("n1", "nvml", replace(STREAM, device="GPU-2"))
+    assert cpu.fits_stream("n1", "rapl", replace(STREAM, scope="cpu:0", device=""))
+    assert not cpu.fits_stream("n1", "rapl", replace(STREAM, scope="cpu:1", device=""))
+    assert gpu.fits_stream("n2", "nvml", STREAM)
+    assert not cpu.fits_stream("n2", "rapl", replace(STREAM, scope="cpu:0", device=""))
 
 
 def test_the_newest_calibration_that_may_be_used_counts():

@@ -64,15 +64,20 @@ class DeviceCalibration:
     bend_w: float
     heat_per_k: float
     factors: tuple[tuple[float, float], ...]
+    calibrated_on: str = ""
 
     @property
     def date(self) -> str:
         """Return the day of the calibration (UTC): `2026-11-18`."""
         return dt.datetime.fromtimestamp(self.utc_s, dt.UTC).date().isoformat()
 
-    def fits_stream(self, meter: str, stream: Stream) -> bool:
-        """Return whether it is the calibration of a stream: a GPU by its UUID, other devices by their scope as well."""
+    def fits_stream(self, host: str, meter: str, stream: Stream) -> bool:
+        """Return whether it is the calibration of a stream: a GPU by its UUID, other devices by their scope as well.
+
+        A device without UUID or serial is the same only on the host on which it was calibrated.
+        """
         same = self.meter == meter and self.device == stream.device
+        same = same and (bool(self.device) or host == self.calibrated_on)
         return same and (self.scope == stream.scope or (bool(self.device) and find_family(stream.scope) == "gpu"))
 
 
@@ -117,7 +122,11 @@ def replace_calibrations(events: Iterable[dict[str, Any]], instead: Mapping[str,
     if instead is None:
         return list(events)
     others = [event for event in events if event.get("event") != EVENT]
-    return [*others, {**instead, "t": 0, "event": EVENT, "host": ""}] if instead else others
+    return (
+        [*others, {**instead, "t": 0, "event": EVENT, "host": "", "calibrated_on": instead.get("host", "")}]
+        if instead
+        else others
+    )
 
 
 def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None:
@@ -131,9 +140,17 @@ def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None
         }
         factors = tuple((float(gain), float(offset)) for gain, offset in row["factors"])
         name = event["reference"]["text"]
+        place = event.get("calibrated_on", event.get("host", ""))
         identity = f"{event['id']}.{_hash_devices(event['devices'])}"
         found = DeviceCalibration(
-            identity, float(event["utc_s"]), str(name), **texts, **numbers, **range_c, factors=factors
+            identity,
+            float(event["utc_s"]),
+            str(name),
+            **texts,
+            **numbers,
+            **range_c,
+            factors=factors,
+            calibrated_on=str(place),
         )
         found.date  # noqa: B018 a time that is no date is refused here
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
@@ -203,7 +220,7 @@ class RunCalibrations:
 
     def list_fitting(self, host: str, meter: str, stream: Stream) -> list[DeviceCalibration]:
         """List the calibrations of a stream, the newest first."""
-        return [one for at, one in self.stored if at in ("", host) and one.fits_stream(meter, stream)]
+        return [one for at, one in self.stored if at in ("", host) and one.fits_stream(host, meter, stream)]
 
     def find_use(
         self, host: str, meter: str, stream: Stream, state: Mapping[str, Readings], high_w: float | None

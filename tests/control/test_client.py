@@ -241,6 +241,17 @@ def test_a_client_gives_up_keepers_that_always_die_and_names_the_caps_in_force(e
     assert (files.get("GPU-0"), files.get("GPU-1")) == ({"cap_w": 300.0}, {"cap_w": 320.0})
 
 
+def test_a_request_whose_keeper_died_is_undone_at_once(environ, files, monkeypatch):
+    monkeypatch.setattr(client, "MOST_KEEPERS", 1)
+    with Caps(environ) as caps:
+        files.flaws("GPU-0", die="after set")
+        with fails("error.keeper-died") as caught:
+            caps.set(TWO[:1])
+        assert (files.get("GPU-0"), files.read("GPU-0")["flaws"]) == ({"cap_w": 300.0}, {})
+        assert "may still be" not in str(caught.value)
+        assert [one.outcome for one in caps.release()] == ["restored"]
+
+
 def test_a_request_that_failed_beside_held_caps_is_undone_at_the_end(environ, files, monkeypatch):
     monkeypatch.setattr(client, "MOST_KEEPERS", 1)
     with Caps(environ) as caps:

@@ -41,7 +41,7 @@ class SquareMeter:
 
     def streams(self) -> Sequence[Stream]:
         """Return one stream for each device."""
-        accuracy = Accuracy("assumed", gain=0.01)
+        accuracy = Accuracy("assumed", gain=0.01, shared="square")  # both jump together, as GPUs of one job do
         energy = Spec("energy_j", "energy", "J", "counter", UPDATE_S, accuracy=accuracy)
         return [Stream(f"gpu:{k}.power", "power", f"gpu:{k}", PERIOD_S, (energy,)) for k in range(DEVICES)]
 

@@ -52,9 +52,7 @@ def test_the_recommendation_comes_first_and_the_answer_is_short(call: Call, tmp_
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
     first = join_lines(text.partition("\n\n")[0])
-    pattern = (
-        r"Start at Mon 08:\d\d: 44\.4 kg CO2e instead of 50\.3 kg CO2e now \(\d+\.\d % less\), rates of .*"
-    )
+    pattern = r"Start at Mon 08:\d\d: 44\.4 kg CO2e instead of 50\.3 kg CO2e now \(\d+\.\d % less\), rates of .*"
     assert re.match(pattern, first), first
     assert "deadline Thu 00:30" in first
     for title in ("now", "now, cap 500 W (model)", "best start", "pauses, node idles", "pauses, node off"):

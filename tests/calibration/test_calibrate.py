@@ -20,6 +20,7 @@ from joulelab.calibration.staircase import StaircasePlan, make_load_words, plan_
 from joulelab.cli.group import commands
 from joulelab.core.errors import ConfigError
 from joulelab.run.run_options import get_host_name
+from joulelab.store.calibration_files import compute_digest
 from joulelab.store.run_reader import open_run
 
 
@@ -109,6 +110,8 @@ def test_a_calibration_is_listed_shared_and_removed(runs, staircase, node, tmp_p
     assert len(json.loads(call("calibrations", "--json").stdout)) == 1
     (tmp_path / "other.json").write_text("{}")
     call("calibrations", "--add", tmp_path / "other.json", code=2)
+    shown = call("show", staircase[1].name, "--runs", runs, "--calibration", tmp_path / "shared.json").output
+    assert "is not used: no meter of this run is in it" in shown
     call("calibrations", "--add", tmp_path / "shared.json", "--remove", "x", code=2)
 
 
@@ -118,7 +121,7 @@ def test_a_check_compares_with_the_calibration_in_use(runs, staircase, node):
     assert "holds" in calibrate(runs, staircase, node, "--check").output
     stored["devices"][0]["gain"] *= 1.1
     with open(stored.pop("file"), "w") as file:
-        json.dump(stored, file)
+        json.dump({**stored, "digest": compute_digest(stored)}, file)
     found = json.loads(calibrate(runs, staircase, node, "--check", "--json", code=1).stdout)
     assert [row["verdict"] for row in found["devices"]] == ["differs", "agrees"]
     assert "gpu:0: the calibration does not hold" in calibrate(runs, staircase, node, "--check", code=1).output

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.store.calibration_files import (
+    compute_digest,
     list_files,
     list_folders,
     load_calibrations,
@@ -29,10 +32,10 @@ def test_a_host_reads_its_own_calibrations_and_leaves_out_damaged_ones(tmp_path)
     assert list_files(environ, "n1") == []
     path = write_calibration(environ, "n1", RECORD)
     write_calibration(environ, "n10", RECORD)
-    assert read_calibration(path) == RECORD
+    assert read_calibration(path) == {**RECORD, "digest": compute_digest(RECORD)}
     (tmp_path / "c" / "n1@damaged.json").write_text("{")
     records, problems = load_calibrations(environ, "n1")
-    assert records == [RECORD]
+    assert [record["id"] for record in records] == [RECORD["id"]]
     assert len(problems) == 1
 
 
@@ -48,3 +51,18 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(StoreError) as found:
         write_calibration({"JOULELAB_CALIBRATIONS": str(tmp_path / "file" / "c")}, "n1", RECORD)
     assert found.value.code == "store.unwritable"
+
+
+def test_a_file_that_was_changed_or_names_no_run_is_refused(tmp_path):
+    environ = {"JOULELAB_CALIBRATIONS": str(tmp_path)}
+    path = write_calibration(environ, "n1", {**RECORD, "devices": [{"gain": 0.95}]})
+    path.write_text(path.read_text().replace("0.95", "0.99"))
+    (records, (problem,)) = load_calibrations(environ, "n1")
+    assert records == []
+    assert "changed or damaged" in problem
+    for identity in ("../../x", "", None):
+        record = {**RECORD, "id": identity}
+        (tmp_path / "x.json").write_text(json.dumps({**record, "digest": compute_digest(record)}))
+        with pytest.raises(ConfigError) as found:
+            read_calibration(tmp_path / "x.json")
+        assert found.value.code == "config.no-calibration"

@@ -13,7 +13,7 @@ from joulelab.core.errors import ConfigError, Refused
 from joulelab.core.version import __version__
 from joulelab.report.messages.catalogue import find_message
 from joulelab.report.messages.wording import fill_text
-from joulelab.store.calibration_files import SCHEMA
+from joulelab.store.calibration_files import SCHEMA, compute_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +124,7 @@ def make_record(run: Run, fit: CalibrationFit, recorded: RecordedSteps) -> dict[
             }
         )
     accuracy = reference.spec.accuracy
-    return {
+    record: dict[str, Any] = {
         "schema": SCHEMA,
         "id": run.path.name,
         "utc_s": utc_s,
@@ -145,3 +145,4 @@ def make_record(run: Run, fit: CalibrationFit, recorded: RecordedSteps) -> dict[
         "steps": len(recorded.steps),
         "devices": devices,
     }
+    return {**record, "digest": compute_digest(record)}

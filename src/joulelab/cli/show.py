@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulelab.cli.output import load_current_site, measure_terminal, print_blocks, print_json, show_progress
+from joulelab.cli.output import (
+    load_current_site,
+    measure_terminal,
+    print_blocks,
+    print_json,
+    print_notice,
+    show_progress,
+)
 from joulelab.cli.parameters import add_format_option, format_examples, json_option, name_run, runs_option
 
 if TYPE_CHECKING:
@@ -91,4 +98,8 @@ def _analyse_with(path: Path, calibration: str) -> Result:
 
     record = {} if calibration == "none" else read_calibration(Path(calibration))
     with open_run(path) as opened:
-        return analyse_run(opened, calibration=record)
+        result = analyse_run(opened, calibration=record)
+    stated = any(check.name == "calibration" for check in result.checks)
+    if record and not stated and all(scope.reading.accuracy != "calibrated" for scope in result.scopes):
+        print_notice(f"{calibration} is not used: no meter of this run is in it")
+    return result

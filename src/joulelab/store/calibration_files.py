@@ -5,7 +5,9 @@ A run stores the calibrations of its host as events, so that its folder is enoug
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,8 @@ MACHINE_FOLDER = "/var/lib/joulelab/calibrations"
 SCHEMA = 1
 MOST_RECORDED = 20  # newest calibrations of a host that a run stores
 EVENT = "calibration"  # of a run
+DIGESTED = ("schema", "id", "utc_s", "host", "reference", "devices")
+IDENTITY = re.compile(r"[\w.+-]{1,200}")  # part of a file name
 
 
 def list_folders(environ: Mapping[str, str]) -> list[Path]:
@@ -52,10 +56,24 @@ def list_files(environ: Mapping[str, str], host: str) -> list[Path]:
 def read_calibration(path: Path) -> dict[str, Any]:
     """Read a calibration. Raises StoreError if the file is damaged, ConfigError if it is something else."""
     record = read_json(path)
+    why = ""
     if record.get("schema") != SCHEMA or not isinstance(record.get("devices"), list):
-        what, why = "this is no calibration", f"its schema is {record.get('schema')!r}, {SCHEMA} is known"
-        raise ConfigError(what, where=str(path), why=why, next="joulelab calibrations", code="config.no-calibration")
+        why = f"its schema is {record.get('schema')!r}, {SCHEMA} is known"
+    elif not isinstance(record.get("id"), str) or not IDENTITY.fullmatch(record["id"]):
+        why = f"its id is {record.get('id')!r}, not the name of a run"
+    elif record.get("digest") != compute_digest(record):
+        why = "its content was changed or damaged after the calibration"
+    if why:
+        what = "this is no calibration" if "digest" not in record else "this calibration cannot be used"
+        then = "copy the original file again, or repeat the calibration: joulelab calibrations"
+        raise ConfigError(what, where=str(path), why=why, next=then, code="config.no-calibration")
     return record
+
+
+def compute_digest(record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the figures and identities of a calibration: it shows damage, and edits by hand."""
+    content = {key: record.get(key) for key in DIGESTED}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def load_calibrations(environ: Mapping[str, str], host: str) -> tuple[list[dict[str, Any]], list[str]]:
@@ -75,7 +93,9 @@ def write_calibration(environ: Mapping[str, str], host: str, record: Mapping[str
     path = folder / f"{host}@{record['id']}.json"
     try:
         make_folder(folder)
-        replace_file(path, json.dumps(record, indent=1).encode() + b"\n", sync=True)
+        replace_file(
+            path, json.dumps({**record, "digest": compute_digest(record)}, indent=1).encode() + b"\n", sync=True
+        )
     except OSError as error:
         what, then = "the calibration cannot be stored", f"set {VARIABLE} to a folder that you may write to"
         raise StoreError(what, where=str(path), why=error.strerror, next=then, code="store.unwritable") from error

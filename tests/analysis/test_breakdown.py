@@ -70,6 +70,9 @@ def test_the_node_holds_everything_and_its_rest_is_named(folder):
     assert found["rest of node.dc"] == (parts, 2600.0)
     assert found["supply loss"] == (("node.dc",), 1000.0)
     assert result.ratios["supply efficiency"].value == pytest.approx(13 / 14, rel=1e-3)
+    assert result.to_json()["ratios"]["supply efficiency"]["is_resolved"] is is_efficiency_resolved(
+        result.ratios["supply efficiency"]
+    )
     rest = result.group("rest of node.dc")
     assert rest.mean_w.value == pytest.approx(260.0, rel=0.03)
     assert rest.net is None

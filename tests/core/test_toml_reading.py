@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from tests.rows import every_row
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.toml_reading import Mistakes, declare_key, find_line, find_lines, parse_toml, read_table, read_texts
+from joulelab.core.toml_reading import (
+    Mistakes,
+    declare_key,
+    find_line,
+    find_lines,
+    parse_toml,
+    read_table,
+    read_texts,
+    read_time,
+)
 from joulelab.run.config.toml_writing import format_toml
 
 
@@ -271,3 +280,10 @@ def test_lines_of_any_file(tables: dict[str, dict[str, Any]]) -> None:
     text = "\n".join(lines)
     assert tomllib.loads(text) == tables
     assert find_lines(text) == expected
+
+
+def test_a_time_is_a_number_or_text() -> None:
+    assert (read_time(90), read_time("2m")) == (90.0, 120.0)
+    for value in (True, [90], None):
+        with pytest.raises(ValueError, match="^$"):
+            read_time(value)

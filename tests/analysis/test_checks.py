@@ -429,6 +429,15 @@ def test_a_limit_that_was_reached_or_not_watched(folder):
     assert only(folder, "limit.lost").texts == {"limit": "2 kWh"}
 
 
+def test_a_limit_that_was_passed_before_it_was_looked_at(folder):
+    steady(folder).event(1.0, "limit", limit="1 J", limit_j=1.0, phase=None)
+    folder.event(1.0, "limit", limit="2 J", limit_j=2.0, phase="train")
+    folder.event(1.0, "limit", limit="2 kWh", limit_j=7.2e6, phase=None)
+    assert only(folder, "limit.unseen").texts == {"limit": "1 J"}
+    folder.event(8.0, "limit-reached", limit="1 J", limit_j=1.0, elapsed_s=6.5, then="SIGTERM")
+    assert not checks(Folder(folder.path.parent), "limit.unseen")
+
+
 def test_a_limit_with_other_values_is_read_with_care(folder):
     steady(folder).event(8.0, "limit-reached", limit_j="much", elapsed_s=None)
     assert only(folder, "limit.reached").numbers == {"limit_j": 0.0, "reached_s": 0.0}

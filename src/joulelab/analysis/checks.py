@@ -185,7 +185,13 @@ def _check_end(run: RunEvidence) -> Iterator[Check]:
 
 
 def _check_limits(run: RunEvidence) -> Iterator[Check]:
-    """Return the limit of energy that was reached, and one that could not be watched for some time."""
+    """Return the limit of energy that was reached, one that was passed unseen, and one that was not watched."""
+    used_j = next((g.energy.value for g in run.groups if g.name == "measured"), 0.0)
+    is_open = run.state == "live" or run.list_events("limit-reached")
+    for event in () if is_open else run.list_events("limit"):
+        limit_j = _read_number(event, "limit_j")
+        if used_j > limit_j and not event.get("phase"):
+            yield Check("limit.unseen", "warning", numbers={"used_j": used_j}, texts={"limit": str(event.get("limit"))})
     for event in run.list_events("limit-reached")[:1]:
         numbers = {"limit_j": _read_number(event, "limit_j"), "reached_s": _read_number(event, "elapsed_s")}
         texts = {name: str(event[name]) for name in ("limit", "phase", "then") if event.get(name)}

@@ -41,6 +41,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "the limit of {limit}[ in {phase}] was reached after {reached_s:s}[: {then}]",
         "",
     ),
+    "limit.unseen": (
+        "warning",
+        "the command ended with {used_j:J} before joulelab saw that its limit of {limit} was reached",
+        "Limits are looked at from about a second after the start, then each second or more often",
+    ),
     "limit.lost": (
         "warning",
         "the limit of {limit} was not watched for some time: a meter gave no readings",

@@ -285,5 +285,5 @@ def test_lines_of_any_file(tables: dict[str, dict[str, Any]]) -> None:
 def test_a_time_is_a_number_or_text() -> None:
     assert (read_time(90), read_time("2m")) == (90.0, 120.0)
     for value in (True, [90], None):
-        with pytest.raises(ValueError, match="^$"):
+        with pytest.raises(ValueError, match=r"^$"):
             read_time(value)

@@ -120,6 +120,15 @@ def test_a_gain_beyond_the_assumed_one_is_refused_at_the_wall_unless_it_is_accep
     assert isinstance(fit_calibration(make_steps([1.15], [0.0], around=False), list_devices(1), DIRECT), CalibrationFit)
 
 
+def test_a_cpu_that_is_not_measured_may_follow_the_load_of_a_gpu():
+    steps = make_steps([0.97], [0.0])
+    loaded = (steps.device_w[:, 0] - 70.0) / 600.0
+    unseen = replace(steps, reference_w=steps.reference_w + 20.0 * loaded - 1.03 * (steps.beside[:, 0] - 90.0))
+    fit = fit_calibration(replace(unseen, beside=np.empty((30, 0))), list_devices(1), WALL)
+    assert isinstance(fit, CalibrationFit)
+    assert abs(fit.devices[0].gain - 0.97) <= 2 * fit.devices[0].gain_u
+
+
 def test_factors_hold_variances_and_the_correlation_of_devices_with_one_reference():
     fit = fit_calibration(make_steps([1.0, 1.0], [0.0, 0.0]), list_devices(2), WALL, CPU)
     assert isinstance(fit, CalibrationFit)

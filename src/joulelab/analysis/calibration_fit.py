@@ -47,6 +47,7 @@ CURVE_ERROR, CURVE_BEND = 0.004, 0.02
 # Share of a device's power that the rest of its node adds when it works, at most, by its fans: at a fixed speed it is
 # the loss of boards and cables; a speed that is read every few seconds misses a part; all fans take up to 15 %.
 FOLLOW_SHARE = {"fixed": 0.01, "measured": 0.015, "unknown": 0.1}
+CPU_SHARE = 0.05  # more, if no CPU is measured beside: a thread that starts the work of a GPU takes 10 to 20 W
 HEAT_ERROR = 0.001  # relative change of a sensor's gain per K
 BEND_ERROR = 0.02  # of the range: four times the largest distance of a sensor from a straight line
 DRIFT_ERROR_W = 20.0  # of the rest of a node between the middle and the ends of a staircase
@@ -330,7 +331,8 @@ class _StepModel:
         add("reference/gain", 0.0, reference.gain)
         add("reference/offset", 0.0, reference.offset_w)
         if reference.is_around:
-            most = FOLLOW_SHARE[reference.fans]
+            has_cpu = any(one.scope.startswith("cpu") for one in beside)
+            most = FOLLOW_SHARE[reference.fans] + (0.0 if has_cpu else CPU_SHARE)
             add("follow", most / 2, most / 2)
             add("rest", float(steps.reference_w.min()) / 2, REST_ERROR_W)
             add("drift/1", 0.0, DRIFT_ERROR_W)

@@ -16,6 +16,7 @@ from joulelab.core.text import (
     escape_unprintable,
     finite_or_none,
     is_loopback,
+    name_one,
     read_seconds,
     suggest_name,
 )
@@ -74,3 +75,15 @@ def test_what_is_too_short_is_refused(short: float | str) -> None:
 )
 def test_only_addresses_of_this_machine_are_loopback(host: str, is_local: bool) -> None:
     assert is_loopback(host) is is_local
+
+
+def test_one_unit_of_work_has_its_name() -> None:
+    kinds = {
+        "samples": "sample",
+        "batches": "batch",
+        "queries": "query",
+        "loss": "loss",
+        "output_tokens": "output_token",
+    }
+    kinds |= {"output_tokens": "output_token", "FLOP": "FLOP", "boxes": "box", "images": "image", "ties": "tie"}
+    assert {kind: name_one(kind) for kind in kinds} == kinds

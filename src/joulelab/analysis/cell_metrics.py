@@ -49,7 +49,7 @@ from joulelab.analysis.study_cells import (
 from joulelab.analysis.study_notes import list_notes
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import COVERAGE_FACTOR, ONE, Quantity
-from joulelab.core.text import finite_or_none
+from joulelab.core.text import finite_or_none, name_one
 from joulelab.site.footprint import compute_footprint
 
 if TYPE_CHECKING:
@@ -377,7 +377,7 @@ def _set_unit(pair: CellPair, per: str | None) -> CellPair:
     unit = UNITS[pair.figure]
     if per is None or pair.figure == "power":  # power does not depend on the amount of work
         return replace(pair, unit=unit)
-    return replace(pair, unit=f"{unit}/{per.removesuffix('s')}", per=per)
+    return replace(pair, unit=f"{unit}/{name_one(per)}", per=per)
 
 
 @dataclass(frozen=True, slots=True)

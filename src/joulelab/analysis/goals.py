@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from joulelab.analysis.study_cells import CellMeans, divide_energies, divide_times
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE
+from joulelab.core.text import name_one
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +84,7 @@ class Goal:
         what, *limits = text.strip().split("@")
         what = what.strip().lower()
         name, colon, k = what.partition(":")
-        work = name.removeprefix(PER_WORK).removesuffix("s") if name.startswith(PER_WORK) else None
+        work = name_one(name.removeprefix(PER_WORK)) if name.startswith(PER_WORK) else None
         name = name if work is None else "j_per"
         if name not in GOAL_NAMES or (colon and name != "eds") or (name == "j_per" and not work):
             _refuse_goal("config.goal-unknown", text, f"there is no goal {what!r}")
@@ -135,8 +136,8 @@ class Goal:
         Kinds whose last word it is count together: `token` is the sum of `prompt_tokens` and `output_tokens`.
         """
         name = self.work or ""
-        own = next((amount for kind, amount in work.items() if kind.lower().removesuffix("s") == name), None)
-        parts = [amount for kind, amount in work.items() if kind.lower().removesuffix("s").endswith(f"_{name}")]
+        own = next((amount for kind, amount in work.items() if name_one(kind.lower()) == name), None)
+        parts = [amount for kind, amount in work.items() if name_one(kind.lower()).endswith(f"_{name}")]
         found = sum(parts) if own is None else own
         return found if found > 0 else None
 

@@ -89,3 +89,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def name_one(kind: str) -> str:
+    """Return the name of one unit of a kind of work: `sample` of `samples`, `batch` of `batches`, `query`."""
+    if kind.endswith("ies") and len(kind) > 4:
+        return f"{kind[:-3]}y"
+    if kind.endswith(("ches", "shes", "sses", "xes")):
+        return kind[:-2]
+    return kind if kind.endswith("ss") else kind.removesuffix("s")

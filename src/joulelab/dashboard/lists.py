@@ -7,7 +7,7 @@ import shlex
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from joulelab.core.text import escape_unprintable
+from joulelab.core.text import escape_unprintable, name_one
 from joulelab.dashboard.api import MOST_COMPARED, MOST_SUMMED
 from joulelab.dashboard.frame import BADGES, WORDS, format_time, shorten, write_list_table, write_navigation, write_page
 from joulelab.dashboard.run_search import ALL
@@ -197,7 +197,7 @@ def _write_work(entry: Entry) -> Sequence[object]:
     if entry.work is None or energy is None or entry.status == "broken" or not energy.is_resolved:
         return ("",)
     kind, amount = entry.work
-    text = fmt.format_quantity(energy, f"J/{kind.removesuffix('s')}", estimate=entry.estimate, why="")
+    text = fmt.format_quantity(energy, f"J/{name_one(kind)}", estimate=entry.estimate, why="")
     return text.partition(" (")[0], tag("span", fmt.format_work(amount, kind), class_="below")
 
 

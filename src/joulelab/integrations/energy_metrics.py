@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import JoulelabError, StoreError
 from joulelab.core.quantity import Quantity
+from joulelab.core.text import name_one
 from joulelab.run import marking
 from joulelab.run.live import wait_until_covered
 from joulelab.site.footprint import compute_footprint, restore_site
@@ -58,7 +59,7 @@ def list_metrics(
         return {}
     values = {"energy_j": energy.value, "energy_kwh": energy.kwh.value, "power_w": energy.value / seconds}
     for kind in _choose_kinds(work):
-        values[f"j_per_{kind.removesuffix('s')}"] = energy.value / work[kind]
+        values[f"j_per_{name_one(kind)}"] = energy.value / work[kind]
     footprint = compute_footprint(energy, site)
     if site is not None and footprint.cost is not None:
         values[f"cost_{site.currency.lower()}"] = footprint.cost.value

@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, TextIO
 
+from joulelab.core.text import name_one
 from joulelab.report import format as fmt
 from joulelab.report.footprint_text import word_footprint
 from joulelab.report.run_summary import format_energy
@@ -72,7 +73,7 @@ class ProgressBar:
     ) -> None:
         self.stream, self.over = stream, False
         self._line, self._title, self._unit, self._total, self._ranks = line, title, unit, total, ranks
-        self._one, self._is_log = unit.removesuffix("s"), is_log
+        self._one, self._is_log = name_one(unit), is_log
 
     def show(self, seconds: float, batches: int, samples: float, now: LiveFigures | None) -> None:
         """Show the state of the loop: over the bar before, or in a line of its own."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from joulelab.core.clock import monotonic_ns, read_utc_ns
 from joulelab.core.errors import ConfigError
+from joulelab.core.text import name_one
 from joulelab.integrations.energy_metrics import analyse_block, list_metrics
 from joulelab.run import marking
 from joulelab.run.live import LiveReader, import_live_modules
@@ -252,7 +253,7 @@ def _list_totals(result: Result) -> dict[str, float]:
         values[f"{name}/energy_expanded_j"] = group.energy.expanded
         values[f"{name}/mean_power_w"] = group.mean_w.value
     for work, per in result.per_work().items():
-        one = work.removesuffix("s")
+        one = name_one(work)
         values |= {f"{prefix}/j_per_{one}": per.value, f"{prefix}/j_per_{one}_expanded": per.expanded}
     values |= {f"{prefix}/{work}": amount for work, amount in result.work.items()}
     return _keep_finite(values)

@@ -17,6 +17,7 @@ from joulelab.analysis.study_cells import Cell, Trial, compute_means, divide_tim
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
 from joulelab.core.scope import find_family
+from joulelab.core.text import name_one
 from joulelab.plan.measured_runs import ALIKE, list_outer_scopes, name_workload, require_power_over_time
 from joulelab.report.messages import word_check
 from joulelab.twin.model import H100, PRESETS
@@ -358,7 +359,7 @@ def _describe_fit(
 ) -> str:
     name = "simulated" if measured[0].result.twin else "measured"
     parts = [f"{name} in {len(measured)} runs of {name_workload(measured[0].result)} at {len(levels)} caps"]
-    parts.append(f"time is per {kind.removesuffix('s')}" if kind else "time is that of a run: no work was reported")
+    parts.append(f"time is per {name_one(kind)}" if kind else "time is that of a run: no work was reported")
     if limit_w != levels[-1]:
         parts.append(f"no run was without a cap: {levels[-1]:g} W is the reference")
     if min(len(group) for group in groups) < 2:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.scope import find_family
-from joulelab.core.text import SERVED_TWIN
+from joulelab.core.text import SERVED_TWIN, name_one
 from joulelab.core.version import __version__
 from joulelab.report.format import (
     format_duration,
@@ -392,7 +392,7 @@ def _word_subject(facts: MethodFacts) -> str:
     elif facts.imported:
         text += f"; {facts.imported} of them were imported from {_join_words(facts.origins)}"
     if facts.energy is not None:
-        per = [format_quantity(q, f"J/{kind.removesuffix('s')}") for kind, q in facts.per_work.items()]
+        per = [format_quantity(q, f"J/{name_one(kind)}") for kind, q in facts.per_work.items()]
         figures = [f"{format_quantity(facts.energy, 'J')} in {_word_time(facts.durations_s[0])}", *per]
         text += f": {', '.join(figures)}"
     return f"{text}."

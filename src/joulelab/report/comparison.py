@@ -11,6 +11,7 @@ from joulelab.analysis.result import GroupResult
 from joulelab.analysis.study_cells import Note
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
+from joulelab.core.text import name_one
 from joulelab.report import format as fmt
 from joulelab.report.footprint_text import format_cost, scale_co2e, word_basis, word_source
 from joulelab.report.messages import COMPARISON, set_command_apart, word_notes
@@ -253,7 +254,7 @@ def compare_runs(a: Result, b: Result) -> RunComparison:
         lines.append(compare_quantities("mean power", "W", whole_a.mean_w, whole_b.mean_w, keep, estimates))
     per_a, per_b = (_divide_by_work(r, whole) for r, whole in ((a, whole_a), (b, whole_b)))
     lines += [
-        compare_quantities(f"per {n.removesuffix('s')}", "J", per_a[n], per_b[n], keep, estimates)
+        compare_quantities(f"per {name_one(n)}", "J", per_a[n], per_b[n], keep, estimates)
         for n in _list_common_kinds(a, b)
         if n in per_a and n in per_b
     ]

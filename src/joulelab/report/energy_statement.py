@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity, add_quantities, round_interval
 from joulelab.core.scope import find_family
+from joulelab.core.text import name_one
 from joulelab.core.version import __version__
 from joulelab.report import format as fmt
 from joulelab.report.citation import METER_NAMES, TOOL_NAMES, MethodFacts, list_counted_scopes
@@ -362,7 +363,7 @@ def compute_sci(facts: StatementFacts, stated: StatedFields) -> CarbonIntensityS
         embodied_g = stated.embodied_kg * 1e3 * share
     operational_g = None if facts.co2e_kg is None else facts.co2e_kg * 1e3
     kwh = facts.site_energy.kwh
-    return CarbonIntensityScore(kwh, operational_g, embodied_g, unit.removesuffix("s"), amounts[unit], missing)
+    return CarbonIntensityScore(kwh, operational_g, embodied_g, name_one(unit), amounts[unit], missing)
 
 
 def list_sci_facts(facts: StatementFacts, stated: StatedFields) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING
 
 from joulelab.core.quantity import count_decimals, find_exponent, format_decimals, round_interval, round_number
-from joulelab.core.text import SERVED_TWIN, escape_unprintable
+from joulelab.core.text import SERVED_TWIN, escape_unprintable, name_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -280,7 +280,7 @@ def scale_per_work(values: Iterable[float], kind: str) -> tuple[float, str]:
     """Return the scale of energies per unit of work: `J/sample`, or with a prefix if all are small: `pJ/FLOP`."""
     largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
     factor, unit = choose_scale([largest], "J") if largest < SMALL else (1.0, "J")
-    return factor, f"{unit}/{kind.removesuffix('s')}"
+    return factor, f"{unit}/{name_one(kind)}"
 
 
 def format_quality(value: float) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.cell_comparison import make_samples
 from joulelab.analysis.energy_gate import FEWEST_REPEATS, GateVerdict, judge_rise
 from joulelab.analysis.study_cells import Note, compute_means
+from joulelab.core.text import name_one
 from joulelab.report.comparison import lay_out_notes
 from joulelab.report.format import format_duration
 from joulelab.report.group_comparison import list_group_notes, make_group_cells
@@ -51,7 +52,7 @@ class GateReport:
         numbers: dict[str, float] = {"limit": self.limit}
         if verdict.figure is not None and verdict.interval is not None:
             numbers |= {"change": verdict.figure - 1, "low": verdict.interval[0] - 1, "high": verdict.interval[1] - 1}
-        texts = {"per": self.per.removesuffix("s")} if self.per else {}
+        texts = {"per": name_one(self.per)} if self.per else {}
         code = verdict.decision.replace(" ", "-")
         case = "no-energy" if None in self.samples else str(verdict.reason)
         if verdict.decision == "above" and numbers["low"] <= self.limit:
@@ -115,7 +116,7 @@ def lay_out_gate(found: GateReport) -> list[TextBlock]:
 
 def make_gate_table(found: GateReport) -> Table:
     """Return a row for each group: number of runs that have an energy, its mean with its interval, mean time."""
-    unit = f"J/{found.per.removesuffix('s')}" if found.per else "J"
+    unit = f"J/{name_one(found.per)}" if found.per else "J"
     rows = []
     for group, sample, mean in zip((found.baseline, found.current), found.samples, found.means, strict=True):
         seconds = sum(run.duration_s for run in group.runs) / len(group.runs)

@@ -12,6 +12,7 @@ from joulelab.analysis.marked_phases import DATA_FACT
 from joulelab.analysis.study_cells import Cell, Note, Trial, list_quality_figures
 from joulelab.core.quantity import Quantity, add_quantities
 from joulelab.core.scope import find_family
+from joulelab.core.text import name_one
 from joulelab.report import format as fmt
 from joulelab.report.comparison import (
     find_common_families,
@@ -119,7 +120,7 @@ class GroupComparison:
     def word_verdict(self) -> str:
         """Return the comparison in one sentence."""
         energy, time = self.find_figure("energy"), self.find_figure("rate" if self.per else "time")
-        what = f"energy per {self.per.removesuffix('s')}" if self.per else "energy"
+        what = f"energy per {name_one(self.per)}" if self.per else "energy"
         text = "the energies cannot be compared" if energy is None else _word_pair(energy.pair, what, "B uses")
         if time is not None:
             text += "; " + _word_pair(
@@ -215,7 +216,7 @@ def _list_figures(summary: StudySummary, cells: Sequence[Cell], kinds: Sequence[
         _make_figure("time", "s", "time", (a.time, b.time), whole),
     ]
     for kind in kinds:
-        one = kind.removesuffix("s")
+        one = name_one(kind)
         divided = [make_samples(cell, kind) for cell in cells]
         sides = a.per_work[kind], b.per_work[kind]
         found.append(_make_figure(f"per {one}", f"J/{one}", "energy", sides, divided, kind))

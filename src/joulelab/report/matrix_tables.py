@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cell_lines import choose_knob_unit, format_knob, format_knobs, rank_value
+from joulelab.core.text import name_one
 from joulelab.report import format as fmt
 from joulelab.report.messages import set_command_apart, word_note
 from joulelab.report.messages.catalogue import STUDY, find_message
@@ -135,7 +136,7 @@ def make_matrix_table(summary: StudySummary, cells: Sequence[CellMetrics]) -> Ta
     line_of = {key: line for line in summary.lines for key in line.cells}
     units = {line.per for line in summary.lines}
     per = units.pop() if len(units) == 1 else None
-    unit = f" per {per.removesuffix('s')}" if per else ""
+    unit = f" per {name_one(per)}" if per else ""
     means = [(c.compared.energy, c.compared.time) if per and c.compared else (c.energy, c.time) for c in cells]
     is_several = any(not has_one_cell(summary, line) for line in summary.lines)
     references = {line.reference for line in summary.lines} if is_several else set()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from joulelab.analysis.cell_comparison import MOST_REPEATS, UNITS, make_sample
 from joulelab.analysis.cell_lines import AXES, format_knob, format_knobs
 from joulelab.analysis.study_cells import list_quality_figures
+from joulelab.core.text import name_one
 from joulelab.report import format as fmt
 from joulelab.report.study_tables import ESTIMATE, UNCAPPED, name_plain_cell
 from joulelab.report.tables import (
@@ -334,7 +335,7 @@ def _describe_comparison(summary: StudySummary, cells: Sequence[CellMetrics]) ->
     """Explain the unit of work by which cells are compared; the figures themselves are of whole runs or phases."""
     keys = {c.key for c in cells}
     lines = [line for line in summary.lines if line.cells[0] in keys]
-    kinds = {line.key: line.per.removesuffix("s") for line in lines if line.per}
+    kinds = {line.key: name_one(line.per) for line in lines if line.per}
     if not kinds:
         return []
     phases = {line.key: str(summary.cell(line.cells[0]).knobs.get("phase", "")) for line in lines}
@@ -385,7 +386,7 @@ def list_pair_tables(summary: StudySummary, *, every: bool = False) -> list[Tabl
         of = str(summary.cell(line.cells[0]).knobs.get(WORKLOAD, ""))
         for figure in PAIR_TITLES:
             if every or figure in MAIN_FIGURES:
-                per = f" per {line.per.removesuffix('s')}" if line.per and figure != "power" else ""
+                per = f" per {name_one(line.per)}" if line.per and figure != "power" else ""
                 tables_of.setdefault((of, figure, per), []).append(line)
     pairs = _group_pairs(summary)
     knobs = {c.key: c.knobs for c in summary.cells}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.marked_phases import DATA_FACT, QUALITY_FACT, find_work_phase, list_figure_kinds, read_quality
 from joulelab.core.scope import FAMILIES, find_family
-from joulelab.core.text import escape_unprintable
+from joulelab.core.text import escape_unprintable, name_one
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
 from joulelab.report.footprint_text import list_footprint_facts
@@ -305,7 +305,7 @@ def write_work_price(result: Result, kind: str) -> str:
     price, whole = result.per_work().get(kind), result.group("measured")
     if price is None or not price.is_resolved:
         return ""
-    return fmt.format_quantity(price, f"J/{kind.removesuffix('s')}", estimate=bool(whole and whole.estimate), why="")
+    return fmt.format_quantity(price, f"J/{name_one(kind)}", estimate=bool(whole and whole.estimate), why="")
 
 
 def list_work_facts(result: Result, *, every: bool = False) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cell_lines import AXES, choose_knob_unit, format_knob, format_knobs
 from joulelab.analysis.goals import REACHED
+from joulelab.core.text import name_one
 from joulelab.report import format as fmt
 from joulelab.report.footprint_text import scale_co2e, word_basis
 from joulelab.report.messages import word_notes
@@ -117,7 +118,7 @@ def title_line(summary: StudySummary, line: CellLine) -> str:
     if line.reference is None or has_one_cell(summary, line):
         return title
     others = _list_own_knobs(summary.cell(line.reference).knobs, line)
-    unit = f", per {line.per.removesuffix('s')}" if line.per else ""
+    unit = f", per {name_one(line.per)}" if line.per else ""
     return f"{title} · compared with {format_knobs(others) or name_plain_cell(summary, line.reference)}{unit}"
 
 
@@ -172,7 +173,7 @@ def make_measured_table(summary: StudySummary, line: CellLine, *, names_best: bo
         _mark_estimates(_fill_scaled("mean", "W", [r.mean_w for r in rows]), estimates),
     ]
     for kind in dict.fromkeys(kind for r in rows for kind in r.per_work):
-        column = _fill_scaled(f"per {kind.removesuffix('s')}", "J", [r.per_work.get(kind) for r in rows])
+        column = _fill_scaled(f"per {name_one(kind)}", "J", [r.per_work.get(kind) for r in rows])
         columns.append(_mark_estimates(column, estimates))
     columns += list_footprint_columns(rows)
     columns += list_quality_columns(rows, summary.goals)

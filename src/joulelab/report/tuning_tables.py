@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from joulelab.core.text import name_one
 from joulelab.report import format as fmt
 from joulelab.report.messages import set_command_apart, word_notes
 from joulelab.report.tables import (
@@ -138,7 +139,7 @@ def list_tuning_facts(result: TuningResult) -> list[tuple[str, str]]:
         found.append(("cost", "nothing: all trials were there already"))
     found += [("note", set_command_apart(note)) for note in word_notes(result.notes)]
     if result.rows:
-        per = f"energy and time are per {result.unit.removesuffix('s')}; " if result.unit else ""
+        per = f"energy and time are per {name_one(result.unit)}; " if result.unit else ""
         found.append(("note", f"{per}{COVERAGE}{'; ' + TIED if result.tied else ''}"))
     found += [("problem", problem) for problem in result.problems]
     found.append(("study" if result.mode == "runs" else "run", result.folder))

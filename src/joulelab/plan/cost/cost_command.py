@@ -12,6 +12,7 @@ import click
 from joulelab.cli.output import print_json
 from joulelab.cli.parameters import Amount, format_examples, json_option
 from joulelab.core.errors import ConfigError, join_errors
+from joulelab.core.text import name_one
 from joulelab.plan.options import (
     Number,
     RunFolders,
@@ -226,7 +227,7 @@ def _make_works(options: CostOptions) -> list[Work]:
     for unit, amount in works:
         if amount <= 0:
             raise ConfigError(f"{unit}={amount:g} is not work", next="give an amount above 0")
-    nouns = [unit.removesuffix("s") if amount == 1 else unit for unit, amount in works]
+    nouns = [name_one(unit) if amount == 1 else unit for unit, amount in works]
     named = zip(nouns, works, strict=True)
     return [Work(f"{format_amount(amount)} {noun}", unit, amount, (), *other) for noun, (unit, amount) in named]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.quantity import Quantity
+from joulelab.core.text import name_one
 from joulelab.plan.cost.job_energy import RUNS
 from joulelab.plan.cost.work import GPU_HOURS, NODE_HOURS
 from joulelab.plan.plan_output import describe_notes, lay_out_answer
@@ -97,7 +98,7 @@ def format_per_unit(q: Quantity, kind: str, unit: str) -> str:
     fitting = (one for one in choices if abs(q.value) * one[0] >= LEAST_PER_UNIT or not q.value)
     many, word = next(fitting, choices[-1])
     named = UNIT_NAMES.get(kind, kind)
-    return f"{format_total(q * many, unit)} per {word}{named if word else named.removesuffix('s')}"
+    return f"{format_total(q * many, unit)} per {word}{named if word else name_one(named)}"
 
 
 def name_label(label: Label) -> str:

@@ -17,6 +17,7 @@ from joulelab.analysis.cell_lines import (
 from joulelab.analysis.goals import Goal, choose_best
 from joulelab.analysis.study_cells import ASSUMED_SPREAD
 from joulelab.core.quantity import ONE
+from joulelab.core.text import name_one
 from joulelab.report import format as fmt
 from joulelab.report.charts.chart_model import (
     COMPARED_NOTE,
@@ -85,7 +86,7 @@ class ChartedMetric:
 
 def _list_main_metrics(per: str | None) -> list[ChartedMetric]:
     """List energy, time and energy-delay product, per unit of work if cells are compared by work."""
-    unit, squared = (f" per {per.removesuffix('s')}", " squared") if per else ("", "")
+    unit, squared = (f" per {name_one(per)}", " squared") if per else ("", "")
     return [
         ChartedMetric("energy", f"energy{unit}", "J", Goal("energy"), _find_energy),
         ChartedMetric("time", f"time{unit}", "s", Goal("time"), _find_time),
@@ -252,7 +253,7 @@ def make_pareto_chart(summary: StudySummary) -> CurveChart | None:
             )
         )
     per = summary.lines[0].per
-    work = f" per {per.removesuffix('s')}" if per else ""
+    work = f" per {name_one(per)}" if per else ""
     return CurveChart(
         "pareto",
         "Time and energy",

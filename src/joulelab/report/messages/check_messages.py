@@ -43,7 +43,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "limit.unseen": (
         "warning",
-        "the command ended with {used_j:J} before joulelab saw that its limit of {limit} was reached",
+        "the command ended with {used_j:J}, above its limit of {limit}, before the limit was looked at",
         "Limits are looked at from about a second after the start, then each second or more often",
     ),
     "limit.lost": (

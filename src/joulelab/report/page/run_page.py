@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import JoulelabError
 from joulelab.core.scope import rank_scope
-from joulelab.core.text import SERVED_TWIN, escape_unprintable
+from joulelab.core.text import SERVED_TWIN, escape_unprintable, name_one
 from joulelab.report import footprint_text, run_summary, run_tables
 from joulelab.report import format as fmt
 from joulelab.report.cap_tables import list_cap_facts
@@ -181,7 +181,7 @@ def _list_cards(result: Result) -> tuple[tuple[str, str, str], ...]:
         cards.append(("mean power", run_tables.format_mean(whole), ""))
     per_work = result.per_work()
     for kind in run_summary.choose_work_kinds(per_work)[:2]:
-        unit = kind.removesuffix("s")
+        unit = name_one(kind)
         text = fmt.format_quantity(per_work[kind], f"J/{unit}", estimate=is_estimate, why=why)
         cards.append((f"per {unit}", text, fmt.format_work(result.work[kind], kind)))
     return (*cards, *list_footprint_cards(result.footprint, is_estimate=is_estimate))

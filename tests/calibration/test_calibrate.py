@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_a_check_compares_with_the_calibration_in_use(runs, staircase, node):
 
 def test_a_supply_of_which_nothing_is_known_costs_a_wider_interval(runs, staircase, node):
     named = json.loads(calibrate(runs, staircase, node, "--json").stdout)
-    words = ("--reference", "analyzer", "--from", staircase[0].name, "--runs", runs, "--fixed-fans")
+    words = ("--reference", "analyzer", "--from", staircase[0].name, "--runs", runs)
     unnamed = json.loads(call("calibrate", *words, "--json").stdout)
     for one, other in zip(named["devices"], unnamed["devices"], strict=True):
         assert other["gain_u"] > 2 * one["gain_u"]
@@ -160,9 +161,17 @@ def test_a_run_without_steps_is_refused(runs, staircase):
     assert json.loads(call("calibrate", *words, code=2).stdout)["error"]["code"] == "config.no-steps"
 
 
+def test_fans_that_change_are_not_fixed(tmp_path):
+    rng = np.random.default_rng(3)
+    node = replace(draw_node(rng, "analyzer", 1), fans="measured")
+    run, _, _ = record_staircase(tmp_path, rng, node, "analyzer", repeats=1)
+    words = ("--reference", "analyzer", "--from", run.name, "--runs", tmp_path, "--fixed-fans", "--json")
+    assert json.loads(call("calibrate", *words, code=2).stdout)["error"]["code"] == "config.fans-change"
+
+
 def test_a_zero_run_that_has_the_devices_is_refused(runs, staircase):
     name = staircase[0].name
-    words = ("--reference", "analyzer", "--from", name, "--zero", name, "--runs", runs, "--fixed-fans", "--json")
+    words = ("--reference", "analyzer", "--from", name, "--zero", name, "--runs", runs, "--json")
     error = json.loads(call("calibrate", *words, code=2).stdout)["error"]
     assert error["code"] == "config.zero-run"
     assert "gpu:0, gpu:1" in error["why"]

@@ -84,6 +84,11 @@ def read_steps(
     is_around = any(c.stream.scope != measured.stream.scope for c in channels)
     rows = [joined.measure(span, measured, channels) for span in spans]
     fans, is_fixed = joined.read_fans(spans) if is_around else (None, True)
+    if has_fixed_fans and fans is not None:
+        change = 1 - float(np.cbrt(fans.min() / fans.max()))
+        what, why = "the fans did not run at a fixed speed", f"their speed changed by {100 * change:.0f} % in the steps"
+        then = "fix them in the BMC and repeat, or leave out --fixed-fans: their power is then fitted"
+        raise ConfigError(what, where="--fixed-fans", why=why, next=then, code="config.fans-change")
     beside = joined.list_beside(measured, channels) if is_around else []
     extra = [joined.measure_beside(span, beside, fans, k) for k, span in enumerate(spans)]
     if zero is not None:

@@ -124,7 +124,7 @@ def test_a_counter_is_corrected_without_losing_its_steps():
     curve = CounterCurve(readings(np.arange(101) * 0.1, value), spec, name="x")
     energy = curve.energy(ns(1), ns(9))
     assert energy.value == pytest.approx(8 * (0.95 * 400 + 3), rel=1e-3)
-    assert energy.terms[f"gain:calibrated/{one.identity}/nvml/GPU-1/use"] == pytest.approx(
+    assert energy.terms[f"gain:calibrated/{one.identity}/nvml/GPU-1/driver 2"] == pytest.approx(
         energy.value * 0.01 / math.sqrt(3)
     )
     assert isinstance(spec.accuracy, CalibratedAccuracy)
@@ -139,6 +139,18 @@ def test_the_errors_of_a_calibration_cancel_in_the_ratio_of_two_runs():
     second = PowerCurve(readings(np.arange(101) * 0.1, 0.8 * value), spec, name="b").energy(ns(1), ns(9))
     assert first.relative > 0.04
     assert (second / first).relative < 0.01
+
+
+def test_widths_for_different_reasons_do_not_cancel():
+    one = read_one(factors=[[0.001, 0.0]])
+    energies = []
+    for change in ({"celsius": 100.0}, {"celsius": 10.0}, {"driver": "2"}, {"driver": "3"}):
+        spec, value = calibrate_channel(power_spec(), np.full(101, 400.0), one, judge(one, **change))
+        energies.append(PowerCurve(readings(np.arange(101) * 0.1, value), spec, name="a").energy(ns(1), ns(9)))
+    hot, cold, second, third = energies
+    assert (cold / hot).expanded > 2 * math.hypot(0.004, 0.004) / math.sqrt(3) * 0.9
+    assert (third / second).expanded > 2 * math.hypot(0.01, 0.01) / math.sqrt(3) * 0.9
+    assert (second / second).expanded < 0.01
 
 
 def test_errors_of_two_fits_of_one_staircase_do_not_cancel():

@@ -100,10 +100,14 @@ class CalibratedAccuracy(Accuracy):
 
 @dataclass(frozen=True, slots=True)
 class CalibrationUse:
-    """Hold whether a calibration is used in a run, the relative width that is added, and the reasons as codes."""
+    """Hold whether a calibration is used in a run, the relative width that is added, and the reasons as codes.
+
+    `reason` names the source of the width: runs share it only if their reasons are the same.
+    """
 
     is_used: bool
     wider: float = 0.0
+    reason: str = ""
     doubts: tuple[tuple[str, Mapping[str, float]], ...] = ()
 
 
@@ -178,15 +182,18 @@ def judge_use(
     if model and one.model and model != one.model:
         return CalibrationUse(is_used=False)
     wider: list[float] = []
+    reasons: list[str] = []
     doubts: list[tuple[str, Mapping[str, float]]] = []
     years = 0.0 if utc_s is None else abs(utc_s - one.utc_s) / YEAR_S
     if years > MOST_YEARS:
         return CalibrationUse(is_used=False)
     if years > FRESH_YEARS:
         wider.append(WIDER_PER_YEAR * (years - FRESH_YEARS))
+        reasons.append("old")
         doubts.append(("calibration.old", {"years": years}))
     if driver and one.driver and driver != one.driver:
         wider.append(OTHER_DRIVER)
+        reasons.append(f"driver {driver}")
         doubts.append(("calibration.driver", {}))
     if celsius is not None and math.isfinite(one.cold_c + one.hot_c):
         beyond = max(one.cold_c - NEAR_K - celsius, celsius - one.hot_c - NEAR_K, 0.0)
@@ -194,11 +201,13 @@ def judge_use(
             return CalibrationUse(is_used=False)
         if beyond > 0:
             wider.append(max(one.heat_per_k, LEAST_HEAT) * beyond)
+            reasons.append("hot" if celsius > one.hot_c else "cold")
             doubts.append(("calibration.temperature", {"celsius": celsius, "cold_c": one.cold_c, "hot_c": one.hot_c}))
     if high_w is not None and high_w > NEAR_LOAD * one.high_w:
         wider.append(OTHER_LOAD)
+        reasons.append("load")
         doubts.append(("calibration.load", {"high_w": high_w, "seen_w": one.high_w}))
-    return CalibrationUse(is_used=True, wider=math.hypot(*wider), doubts=tuple(doubts))
+    return CalibrationUse(is_used=True, wider=math.hypot(*wider), reason="+".join(reasons), doubts=tuple(doubts))
 
 
 @dataclass(frozen=True)
@@ -266,7 +275,7 @@ def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: Ca
     factors = [(f"gain:{name}/{k}", gain, offset) for k, (gain, offset) in enumerate(pairs)]
     own = f"{one.meter}/{one.device or one.scope}"
     factors += [(f"offset:{name}/{own}/bend", 0.0, one.bend_w / math.sqrt(3))] if one.bend_w else []
-    factors += [(f"gain:{name}/{own}/use", use.wider / math.sqrt(3), 0.0)] if use.wider else []
+    factors += [(f"gain:{name}/{own}/{use.reason}", use.wider / math.sqrt(3), 0.0)] if use.wider else []
     top_w = max(one.gain * one.high_w + one.offset_w, 1.0)
     largest = math.sqrt(3) * math.hypot(*(gain + offset / top_w for _, gain, offset in factors))
     accuracy = CalibratedAccuracy(

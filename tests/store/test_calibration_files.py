@@ -66,3 +66,11 @@ def test_a_file_that_was_changed_or_names_no_run_is_refused(tmp_path):
         with pytest.raises(ConfigError) as found:
             read_calibration(tmp_path / "x.json")
         assert found.value.code == "config.no-calibration"
+
+
+def test_a_calibration_of_a_twin_is_used_on_this_twin_only(tmp_path):
+    environ = {"JOULELAB_CALIBRATIONS": str(tmp_path)}
+    write_calibration(environ, "n1", {**RECORD, "is_simulated": True, "twin": "/tmp/twin-a"})
+    assert load_calibrations(environ, "n1") == ([], [])
+    assert load_calibrations({**environ, "JOULELAB_TWIN": "/tmp/twin-b"}, "n1") == ([], [])
+    assert len(load_calibrations({**environ, "JOULELAB_TWIN": "/tmp/twin-a"}, "n1")[0]) == 1

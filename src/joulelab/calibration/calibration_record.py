@@ -13,7 +13,7 @@ from joulelab.core.errors import ConfigError, Refused
 from joulelab.core.version import __version__
 from joulelab.report.messages.catalogue import find_message
 from joulelab.report.messages.wording import fill_text
-from joulelab.store.calibration_files import SCHEMA, compute_digest
+from joulelab.store.calibration_files import SCHEMA, TWIN_VARIABLE, compute_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,6 +124,7 @@ def make_record(run: Run, fit: CalibrationFit, recorded: RecordedSteps) -> dict[
             }
         )
     accuracy = reference.spec.accuracy
+    twin = (run.meta.get("environment") or {}).get(TWIN_VARIABLE)
     record: dict[str, Any] = {
         "schema": SCHEMA,
         "id": run.path.name,
@@ -131,7 +132,8 @@ def make_record(run: Run, fit: CalibrationFit, recorded: RecordedSteps) -> dict[
         "host": reference.host,
         "run": run.path.name,
         "joulelab": __version__,
-        "is_simulated": bool((run.meta.get("environment") or {}).get("JOULELAB_TWIN") or run.meta.get("twin")),
+        "is_simulated": bool(twin or run.meta.get("twin")),
+        "twin": twin,
         "reference": {
             "text": f"{reference.meter}{model}",
             "meter": reference.meter,

@@ -110,7 +110,7 @@ def list_fit_notes(fitted: FittedRun) -> list[tuple[str, str]]:
     if hot:
         notes.append(("note", f"{fmt.join_scopes(hot)}: the gain changes with temperature; use it near the same one"))
     if fitted.record["is_simulated"]:
-        notes.append(("note", "simulated: the devices are those of a twin"))
+        notes.append(("note", "simulated: only runs on this same twin use it"))
     return notes
 
 
@@ -221,6 +221,7 @@ def lay_out_calibrations(found: Sequence[tuple[Path, dict[str, Any]]], now_s: fl
             power = row["gain"] * row["high_w"] + row["offset_w"]
             key = (row["meter"], row["device"] or row["scope"])
             state = _name_state(now_s, float(record["utc_s"]), is_newest=float(record["utc_s"]) == newest[key])
+            state = "simulated" if record.get("is_simulated") else state
             heat = "" if row["cold_c"] is None else f"{row['cold_c']:.0f} to {row['hot_c']:.0f}"
             figures = (fmt.format_number(100 * u / power, 2), row["high_w"])
             rows.append((row["scope"], _name_day(record["utc_s"]), record["reference"]["meter"], *figures, heat, state))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "JOULELAB_CALIBRATIONS"
 STATE_VARIABLE = "JOULELAB_STATE"
+TWIN_VARIABLE = "JOULELAB_TWIN"  # of programs on a simulated node
 MACHINE_FOLDER = "/var/lib/joulelab/calibrations"
 SCHEMA = 1
 MOST_RECORDED = 20  # newest calibrations of a host that a run stores
@@ -77,11 +78,16 @@ def compute_digest(record: Mapping[str, Any]) -> str:
 
 
 def load_calibrations(environ: Mapping[str, str], host: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the calibrations of a host, the oldest first, and a sentence for each file that cannot be used."""
+    """Return the calibrations of a host, the oldest first, and a sentence for each file that cannot be used.
+
+    Those of another simulated node are left out: all twins of a kind have the same UUIDs, but not the same flaws.
+    """
     records, problems = [], []
     for path in list_files(environ, host)[-MOST_RECORDED:]:
         try:
-            records.append(read_calibration(path))
+            record = read_calibration(path)
+            if not record.get("is_simulated") or record.get("twin") == environ.get(TWIN_VARIABLE):
+                records.append(record)
         except (StoreError, ConfigError) as error:
             problems.append(f"a calibration is not used: {error}")
     return records, problems

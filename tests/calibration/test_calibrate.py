@@ -15,6 +15,9 @@ from tests.rows import every_row
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.calibrations import YEAR_S
+from joulelab.analysis.power import PowerCurve
+from joulelab.analysis.readings import Readings
+from joulelab.calibration import recorded_steps
 from joulelab.calibration.calibration_record import guess_supply, parse_supply
 from joulelab.calibration.commands import parse_devices
 from joulelab.calibration.staircase import StaircasePlan, make_load_words, plan_steps
@@ -159,6 +162,19 @@ def test_a_run_without_steps_is_refused(runs, staircase):
         marks.write_text("")
     words = ("--reference", "analyzer", "--from", staircase[0].name, "--runs", runs, "--json")
     assert json.loads(call("calibrate", *words, code=2).stdout)["error"]["code"] == "config.no-steps"
+
+
+def test_a_step_with_missing_readings_of_the_reference_does_not_count(staircase):
+    with open_run(staircase[0]) as opened:
+        joined = recorded_steps._Joined(opened)
+        reference, device = joined.find_reference("analyzer"), joined.find_device("gpu:0", "analyzer")
+        spans, left_out = joined.list_windows([device], reference)
+        shown, (a, b) = reference.curve.readings, spans[2]
+        kept = (shown.t1_ns < (a + b) // 2) | (shown.t1_ns > (a + b) // 2 + 3 * 10**9)
+        rows = Readings.from_rows(shown.t0_ns[kept], shown.t1_ns[kept], shown.value[kept])
+        torn = replace(reference, curve=PowerCurve(rows, reference.spec, name="x", step_s=reference.step_s))
+        found = joined.list_windows([device], torn)
+    assert found == ([*spans[:2], *spans[3:]], left_out + 1)
 
 
 def test_fans_that_change_are_not_fixed(tmp_path):

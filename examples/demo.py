@@ -244,7 +244,7 @@ def describe_loss(percent: float, reach: float) -> str:
     """Say how much longer the job takes than at the default cap; `reach` is the half-width of the interval."""
     from joulelab.report import format as fmt
 
-    if reach < abs(percent):
+    if 2 * reach < abs(percent):  # not `20 ± 20 %`
         return (
             f"The job then takes {fmt.format_interval(percent, reach)} % longer than at {DEFAULT_CAP_W} W, the default."
         )

@@ -27,7 +27,7 @@ SYSTEM := system and not campaign
 FRAMEWORKS := tests/workloads tests/integrations
 test: install-dev system
 	@rm -f .coverage*
-	@echo "four parts run side by side, for about nine minutes; each prints its result when it ends"
+	@echo "four parts run side by side, for about eleven minutes; each prints its result when it ends"
 	@$(MAKE) --no-print-directory -j 4 --keep-going --output-sync system-covered frameworks-covered quick-covered check
 	@$(BIN)/coverage combine -q .coverage-*
 	@$(BIN)/coverage json -q -o $(COVERED)

@@ -169,8 +169,9 @@ def _judge_later(trial: FaultRun, *, stated: bool) -> list[str]:
     from joulelab.report.result_json import describe_result
 
     runs, taken = list_runs(trial.runs), trial.read_times_ns()  # before the journals of a killed run are sealed
-    if not runs:
-        return [] if stated else ["there is no run, and nothing states it"]
+    if not runs:  # a folder may vanish when the run has ended and its figure, which was judged, is printed
+        is_after_end = trial.result.get("energy") is not None
+        return [] if stated or is_after_end else ["there is no run, and nothing states it"]
     try:
         later = describe_result(load_result(runs[0]))
     except JoulelabError:

@@ -260,6 +260,7 @@ def _make_run_row(path: Path) -> Row:
     try:
         meta, end = _read_documents(path)
         state = str(RunState.CLOSED if end else read_run_state(path, meta))
+        started, ended = _make_timestamp(meta.get("started")), _make_timestamp(end.get("ended"))
     except NewerSchema:
         return {"run": path.name, "path": str(path), "state": "newer schema"}
     except StoreError:
@@ -270,8 +271,8 @@ def _make_run_row(path: Path) -> Row:
         **{key: end.get(key) for key in ("outcome", "exit_code", "signal")},
         "run": path.name,
         "state": state,
-        "started": _make_timestamp(meta.get("started")),
-        "ended": _make_timestamp(end.get("ended")),
+        "started": started,
+        "ended": ended,
         "duration_s": (end_ns - start_ns) / NS if start_ns is not None and end_ns is not None else None,
         "command": shlex.join(meta.get("command") or []),
         "username": meta.get("user"),
@@ -289,7 +290,11 @@ def _read_documents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _make_timestamp(pair: Mapping[str, Any] | None) -> str | None:
-    return datetime.fromtimestamp(pair["utc_ns"] / NS, UTC).isoformat(sep=" ")[:26] if pair else None
+    if not pair:
+        return None
+    if "utc_ns" not in pair:
+        raise StoreError("run.json or end.json is damaged", why="a time has no utc_ns", code="store.damaged")
+    return datetime.fromtimestamp(pair["utc_ns"] / NS, UTC).isoformat(sep=" ")[:26]
 
 
 def _make_view(con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Row], columns: Mapping[str, str]) -> None:

@@ -69,14 +69,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @contextlib.contextmanager
 def pause_tracing(is_paused: bool) -> Iterator[None]:
-    """Trace nothing of this thread for a while; the tracer itself stays, and with it that of processes."""
+    """Trace nothing of this thread for a while; the tracer itself stays, and with it that of processes.
+
+    A test marked `no_cover` ends the tracer and starts another: then that one stays, or nothing is traced any more.
+    """
     tracer = sys.gettrace() if is_paused else None
     if tracer is not None:
         sys.settrace(None)
     try:
         yield
     finally:
-        if tracer is not None:
+        if tracer is not None and sys.gettrace() is None:
             sys.settrace(tracer)
 
 

@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 SCRIPT = [sys.executable, "-c", "from joulelab.cli import main; main()", "mark"]
+# Gets a signal at the very moment when its command has started.
+SIGNALLED = """
+import os, signal
+from joulelab.cli import main
+from joulelab.run import workload_process
+start = workload_process.start_workload
+def start_and_signal(*arguments):
+    pid = start(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return pid
+workload_process.start_workload = start_and_signal
+main()
+"""
 
 
 @pytest.fixture
@@ -100,6 +113,12 @@ def test_signals_reach_the_command_and_its_death_is_repeated(recorded: dict[str,
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == -signal.SIGTERM
     assert lines(recorded)[-1]["mark"] == "end"
+
+
+def test_a_signal_right_after_the_start_reaches_the_command(recorded: dict[str, str]) -> None:
+    words = [sys.executable, "-c", SIGNALLED, "mark", "step", "--", "sleep", "600"]
+    assert subprocess.run(words, env=os.environ | recorded, check=False).returncode == -signal.SIGTERM
+    assert [line["mark"] for line in lines(recorded)] == ["begin", "end"]
 
 
 def test_a_command_that_does_not_exist_is_127(recorded: dict[str, str]) -> None:

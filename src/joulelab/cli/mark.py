@@ -152,12 +152,12 @@ def _run_phase(
     """Run a command as a phase, and exit with its code."""
     from joulelab.core.errors import WorkloadError
     from joulelab.core.marks import MarkWriter, read_local_rank
-    from joulelab.run.workload_process import exit_like_workload, start_workload
+    from joulelab.run.workload_process import exit_like_workload
 
     writer = MarkWriter(folder, rank=read_local_rank(os.environ)) if folder is not None else None
     identity = writer.begin(name, number) if writer else None
     try:
-        code = _wait_for(start_workload(words, os.environ, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+        code = _run_command(words)
     except WorkloadError as error:
         print_notice(str(error))
         code = error.exit_code
@@ -169,15 +169,25 @@ def _run_phase(
     exit_like_workload(code if code >= 0 else None, -code if code < 0 else None)
 
 
-def _wait_for(pid: int) -> int:
-    """Wait for a process and return its exit code; signals of other processes are passed on to it."""
+def _run_command(words: list[str]) -> int:
+    """Run a command and return its exit code; signals of other processes are passed on to it. Raises WorkloadError."""
+    from joulelab.run import workload_process
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, pass_on)
-    for number in (signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, lambda *_: None)
+    passed_on = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    from_terminal = (signal.SIGINT, signal.SIGQUIT)  # the command gets them too
+    # Blocked until we know whom to pass them to: one that came in between would end us, and leave the command behind.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*passed_on, *from_terminal])
+    try:
+        pid = workload_process.start_workload(words, os.environ, mask)
+        for number in passed_on:
+            signal.signal(number, pass_on)
+        for number in from_terminal:
+            signal.signal(number, lambda *_: None)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     sys.stdout.flush()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

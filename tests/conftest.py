@@ -49,9 +49,25 @@ INSTALLED = frozenset(site.getsitepackages())
 
 # Processes that tests start are traced only where these do: tracing about doubles what each needs. Control lives in
 # processes; what else runs in one is run by tests of its own layer too. The tests themselves are traced
-# but for those of UNTRACED that are slow: the quick tier runs the same code.
+# but for those of UNTRACED that are slow: the quick tier runs the same code, or nearly all of it.
 TRACED = ("tests/control/", "tests/core/", "tests/recorder/test_owner.py", "tests/recorder/test_process.py")
-UNTRACED = tuple(f"tests/{folder}/" for folder in ("browser", "docs", "hostile", "papers", "release", "store", "study"))
+UNTRACED = tuple(
+    f"tests/{folder}/"
+    for folder in (
+        "analysis",
+        "browser",
+        "campaign",
+        "contracts",
+        "docs",
+        "hostile",
+        "papers",
+        "release",
+        "report",
+        "serving",
+        "store",
+        "study",
+    )
+)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -187,7 +187,7 @@ def check_caps(slot: Path) -> None:
     assert shown == ",".join(["2", "0"][: len(used)])
 
 
-@pytest.mark.system
+@pytest.mark.campaign
 def test_caps_that_are_not_enforced_are_not_named_best(call: Call, twin: TwinServer, tmp_path: Path) -> None:
     for gpu in range(3):
         twin.truth.change_flaws(gpu, unenforced_caps=True)
@@ -208,7 +208,7 @@ def test_caps_that_are_not_enforced_are_not_named_best(call: Call, twin: TwinSer
     assert "None" not in out
 
 
-@pytest.mark.system
+@pytest.mark.campaign
 def test_the_work_that_is_named_is_what_is_compared_by(
     call: Call, fail: Fail, twin: TwinServer, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_signal_goes_to_the_command_and_the_caps_come_back(bench: CapBench) ->
     assert bench.caps() == [FOUND_W, FOUND_W]
 
 
+@pytest.mark.campaign
 def test_whole_runs_are_tried_and_count_when_it_is_asked_again(bench: CapBench) -> None:
     pairs = ("--cap", "100,260", "--clock", "1050,2100")
     words = ("tune", "--goal", "energy", *pairs, "--trials", "2", "--gpu", "all")

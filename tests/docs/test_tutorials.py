@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+# These take a minute of two cores: campaigns play them.
+LONG = {"cluster-operator", "from-a-run-to-a-rack", "planner"}
+PAGES = [
+    pytest.param(page, id=page.stem, marks=pytest.mark.campaign if page.stem in LONG else ()) for page in TUTORIALS
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_tutorial_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
     typed = typed_in(page.read_text())
     assert typed

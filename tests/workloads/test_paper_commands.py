@@ -52,6 +52,9 @@ COMMANDS = {**list_presets(), **CELLS}
 # One cell of each workload, in this process: of the LSTM the prediction; burn is measured by test_smoke.py.
 CHOSEN = {words[0]: words for words in reversed(CELLS.values()) if words[0] != "burn"}
 CHOSEN["lstm-load"] = next(words for words in CELLS.values() if "epochs=0" in words and words[0] == "lstm-load")
+# Large models are trained by campaigns; tests of their own train a step of a small one.
+LARGE = {"resnet152-cifar10", "vgg19bn-notebook", "xception-birds"}
+SOME_CELLS = [pytest.param(name, marks=pytest.mark.campaign if name in LARGE else ()) for name in CHOSEN]
 
 
 def list_expected(shrunken: list[str]) -> list[str]:
@@ -103,7 +106,7 @@ def test_a_papers_command_runs(words: list[str], tmp_path: Path) -> None:
 @pytest.mark.no_cover
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many loading processes as in the papers
 @pytest.mark.system
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", SOME_CELLS)
 def test_a_cell_of_each_workload_runs_in_this_process(
     name: str, marked: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,10 +41,8 @@ TRAININGS = [
     for name in TRAINED
     for ranks in (1, 2)
 ]
-# One for each framework; a cell of every workload runs in test_paper_commands.py.
-IN_PROCESS = [
-    pytest.param(name, marks=() if name in ("llava15-13b", "lstm-load") else pytest.mark.campaign) for name in TRAINED
-]
+# One of transformers; cells of the others run in test_paper_commands.py.
+IN_PROCESS = [pytest.param(name, marks=() if name == "llava15-13b" else pytest.mark.campaign) for name in TRAINED]
 MEASURED = [pytest.param(name, marks=() if name == "burn" else pytest.mark.campaign) for name in OTHERS]
 # Presets take 15 s and 4 s; a few steps and a second show the same.
 FEWER = {

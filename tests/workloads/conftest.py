@@ -14,7 +14,7 @@ COUNTED: dict[str, Counts] = {}
 
 
 @pytest.fixture(autouse=True)
-def count_each_model_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def look_once_for_counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what was counted for a model and an input; to count an LSTM takes three seconds."""
     if find_tier(request.node) == "quick":
         return

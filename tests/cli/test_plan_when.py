@@ -44,6 +44,7 @@ def join_lines(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.system
 def test_the_recommendation_comes_first_and_the_answer_is_short(call: Call, tmp_path: Path) -> None:
     forecast = write_series(tmp_path / "f.csv")
     words = ("plan", "when", *GIVEN, *FROM, "--intensity", forecast, "--deadline", "72h", "--gpus", "8")

@@ -43,6 +43,7 @@ def test_reads_each_update_at_the_pace_of_the_instrument(truth, bench):
     assert [row["power_w"] for row in rows] == pytest.approx([watts] * 50, abs=0.51)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("has_wait", [True, False])
 def test_no_update_is_read_twice_by_a_host_that_stands_still(truth, bench, has_wait):
     """A stall between status and values let an update pass, whose values were then read again as a new update."""
@@ -87,6 +88,7 @@ def test_late_updates_are_not_taken_for_missed(bench):
     assert energies(rows) == sorted(set(energies(rows)))
 
 
+@pytest.mark.system
 def test_an_instrument_that_cannot_wait_is_queried_until_it_updates(bench):
     rows = rows_of(bench(has_wait=False).open(), 20)
     assert energies(rows) == sorted(set(energies(rows)))
@@ -103,6 +105,7 @@ def test_a_reset_integral_falls_and_goes_on(truth, bench):
     assert joules[-1] > fallen
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("has_wait", "code"), [(True, "read-failed"), (False, "read-failed.no-update")])
 def test_no_update_is_a_failure(bench, has_wait, code):
     meter = bench(stall_at_s=2.0, has_wait=has_wait).open(timeout_s=1.0)

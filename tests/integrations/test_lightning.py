@@ -37,8 +37,7 @@ def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
         for n in (1, 2)
         for line in (
             (1, f"epoch {n}", {"steps": 2, "samples": 10, "validated": 6}),
-            (2, f"step {2 * n - 1}", {"steps": 1, "samples": 8}),
-            (2, f"step {2 * n}", {"steps": 1, "samples": 2}),
+            (2, f"step {2 * n - 1}-{2 * n}", {"steps": 2, "samples": 10}),
             (2, f"validation {n}", {"validated": 6}),
             (1, f"save {n}", {}),
         )
@@ -54,4 +53,4 @@ def test_trainings(twin: Callable[..., TwinServer], tmp_path: Path) -> None:
     itself = trained.result(found["failing"])
     assert itself.name == "failing"
     assert itself.work == {"steps": 4, "samples": 1400}
-    assert [p.work["samples"] for p in itself.phases if p.name == "step"] == [400, 400, 200, 400]
+    assert sum(p.work["samples"] for p in itself.phases if p.name == "step") == 1400

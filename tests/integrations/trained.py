@@ -74,8 +74,20 @@ class Trained:
 
 
 def lines(phases: tuple[PhaseResult, ...]) -> list[tuple[int, str, dict[str, float]]]:
-    """Return phases as they are indented, with the work done in each."""
-    return [(p.depth, p.title, p.work) for p in phases]
+    """Return phases as they are indented, with the work done in each; the steps of a phase are one line.
+
+    How many steps are a block depends on their times: on a busy machine one may take fifty times as long as another.
+    """
+    found: list[tuple[int, str, dict[str, float]]] = []
+    for phase in phases:
+        if phase.name == "step" and found and found[-1][1].startswith("step"):
+            work = found[-1][2]
+            merged = {name: work.get(name, 0) + phase.work.get(name, 0) for name in {*work, *phase.work}}
+            first, last = found[-1][1].split("-")[0], re.split("[- ]", phase.title)[-1]
+            found[-1] = (phase.depth, f"{first}-{last}", merged)
+        else:
+            found.append((phase.depth, phase.title, phase.work))
+    return found
 
 
 def check_energy(phases: tuple[PhaseResult, ...]) -> None:

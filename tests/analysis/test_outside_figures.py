@@ -183,7 +183,7 @@ def test_a_submission_is_checked_by_its_raw_data(changes: dict[str, Any], found:
     assert find_failed(**changes) == found
 
 
-WALL = MeasurementFacts(("node.ac",), False, False, 10.0, 1.0, 60.0, 5000.0, 1, 1, True)
+WALL = MeasurementFacts(("node.ac",), False, False, 10.0, 1.0, 600.0, 60.0, 5000.0, 1, 1, True)
 OF_WALL = {"sampling": 2, "time": 3, "machine": 3, "subsystems": 1, "point": 3}
 
 
@@ -192,13 +192,18 @@ OF_WALL = {"sampling": 2, "time": 3, "machine": 3, "subsystems": 1, "point": 3}
     [
         ({}, {}, 1, 4),
         ({"is_counter": True}, {"sampling": 3}, 1, 4),
+        ({"is_counter": True, "rate_hz": 0.01}, {"sampling": 1}, 1, 3),
         ({"rate_hz": 0.1}, {"sampling": 0}, 0, 3),
         ({"coverage": 0.9}, {"time": 0}, 0, 3),
+        ({"duration_s": 59.0}, {"time": 0}, 0, 4),
         ({"idle_s": 0.0}, {"time": 1}, 1, 4),
         ({"machine_nodes": None}, {"machine": None}, 1, 4),
         ({"machine_nodes": 100}, {"machine": 0}, 0, 4),
         ({"nodes": 16, "machine_nodes": 150, "mean_w": 9e3}, {"machine": 1}, 1, 4),
-        ({"nodes": 4, "machine_nodes": 32, "mean_w": 2e4}, {"machine": 2}, 1, 4),
+        ({"nodes": 14, "machine_nodes": 100, "mean_w": 2e4}, {"machine": 0}, 0, 4),
+        ({"nodes": 4, "machine_nodes": 500, "mean_w": 4e4}, {"machine": 1}, 1, 4),
+        ({"nodes": 4, "machine_nodes": 32, "mean_w": 2e4}, {"machine": 0}, 0, 4),
+        ({"nodes": 15, "machine_nodes": 120, "mean_w": 2e4}, {"machine": 2}, 1, 4),
         ({"families": ("node.dc",)}, {"point": 1}, 1, 3),
         ({"families": ("gpu", "cpu"), "has_analyzer": False}, {"subsystems": 0, "point": 0}, 0, 2),
         ({"is_estimate": True}, {"sampling": 0, "subsystems": 0, "point": 0}, 0, 3),
@@ -214,6 +219,20 @@ def test_a_run_has_the_level_of_its_weakest_aspect(
     assert find_level(found) == level
     assert sum(bool(row.level) for row in judge_mlperf(facts)) == rules
     assert all(row.needs for row in found if row.level in (0, None))
+
+
+@every_row(
+    ("changes", "conditions"),
+    [
+        ({}, []),
+        ({"machine_nodes": None}, ["whole-machine"]),
+        ({"nodes": 2, "machine_nodes": None}, ["whole-machine", "network"]),
+        ({"nodes": 2, "machine_nodes": 2, "families": ("node.dc",)}, ["network", "losses"]),
+        ({"families": ("gpu",)}, []),
+    ],
+)
+def test_a_level_depends_on_what_a_run_does_not_record(changes: dict[str, Any], conditions: list[str]) -> None:
+    assert [row.condition for row in judge_levels(replace(WALL, **changes)) if row.condition] == conditions
 
 
 def test_without_aspects_there_is_no_level() -> None:

@@ -35,7 +35,15 @@ REACHED = {"t": START + 9 * NS, "event": "limit-reached", "limit": "6 kJ", "elap
         ),
         (
             LimitNews("reached", EnergyLimit(5.0, "EUR", 3e5, "train"), 3e5, 60.0),
-            "the limit of 5 EUR in train is reached (300 kJ after 60.00 s): SIGTERM is sent",
+            "the limit of 5 EUR in train is reached (5 EUR, 300 kJ after 60.00 s): SIGTERM is sent",
+        ),
+        (
+            LimitNews("near", EnergyLimit(1000.0, "kg", 3.6e9), 2.9e9, 3600.0),
+            "80.6 % of the limit of 1,000 kg CO2e is used (806 kg CO2e, 805.6 kWh after 1 h 00 min)",
+        ),
+        (
+            LimitNews("near", EnergyLimit(0.02, "kWh", 72e3), 60e3, 30.0),
+            "83.3 % of the limit of 0.02 kWh is used (0.01667 kWh after 30.00 s)",
         ),
         (
             LimitNews("lost", LIMIT, 5.8e6, 1500.0),
@@ -70,6 +78,20 @@ def test_the_result_has_the_energy_above_the_limit() -> None:
     assert text.endswith(f", {above:.0f} J ({above / 60:.1f} %) above the limit")
     assert ("limit", text) in list_answer_facts(result, 80)
     assert not any("limit" in note for _, note in list_notes(result))  # it is said once
+
+
+@every_row(
+    ("limit", "limit_j", "text"),
+    [
+        ("0.002 EUR", 6000.0, "with 0.00229 EUR (6.88 kJ), 0.000292 EUR (14.6 %) above the limit"),
+        ("0.002 EUR", 0.0, "it ended 1.000 s later"),
+        ("much EUR", 6000.0, "with 6.88 kJ, 876 J (14.6 %) above the limit"),
+    ],
+)
+def test_a_limit_in_money_has_its_excess_in_money(limit: str, limit_j: float, text: str) -> None:
+    """A changed file may have any limit."""
+    result = load_result(make_run(make_home(), events=[REACHED | {"limit": limit, "limit_j": limit_j}]))
+    assert list_limit_facts(result)[0][1].endswith(text)
 
 
 def test_of_a_phase_its_outermost_time_counts() -> None:

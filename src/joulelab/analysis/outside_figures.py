@@ -14,13 +14,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.result import Check
+from joulelab.core.quantity import J_PER_KWH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from joulelab.analysis.result import CheckStatus
 
-J_PER_KWH = 3.6e6
 SUM_SHARE = 0.01  # figures of one row are the same numbers, added up or divided once more
 POWER_RATIO = 1.6  # CodeCarbon 2 states its last power, not the mean: only a large difference is a doubt
 MOST_W = 100_000.0  # of one part of a node
@@ -423,6 +423,7 @@ class MeasurementFacts:
     is_estimate: bool
     rate_hz: float
     coverage: float
+    duration_s: float
     idle_s: float
     mean_w: float
     nodes: int
@@ -432,33 +433,40 @@ class MeasurementFacts:
 
 @dataclass(frozen=True, slots=True)
 class StandardRow:
-    """Hold one aspect: the level of a run (0: none; None: not known), and a code for what the next level needs."""
+    """Hold one aspect: the level of a run (0: none; None: not known), and a code for what the next level needs.
+
+    `condition` is a code for something that a run does not record, and that the level depends on.
+    """
 
     aspect: str
     level: int | None
     needs: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
+    condition: str = ""
 
 
 UPSTREAM = ("node.ac", "outlet", "psu", "rack", "job")
 WHOLE_NODE = (*UPSTREAM, "node.dc", "psu.dc")
 LEAST_COVERED = 0.99
+LEAST_RUN_S, LEAST_READINGS = 60.0, 10  # of the core phase, and of a counter within it (EE HPC WG)
+LEAST_NODES, ENOUGH_W = 15, 40_000.0  # nodes for levels 1 and 2, and a power that is enough for level 1
 
 
 def judge_levels(facts: MeasurementFacts) -> list[StandardRow]:
-    """Return the aspects of the EE HPC WG methodology (version 2.0 RC 1.0), each with its level.
+    """Return the aspects of the EE HPC WG methodology (version 2.0), each with its level; `verify.md` has the table.
 
-    Level 3 needs readings that integrate all the time, level 2 and 1 one reading a second; level 2 and 3 the whole run
-    with idle power; shares of the machine: level 1 a tenth, 2 kW and 15 nodes, level 2 an eighth and 10 kW, level 3 all
-    of it; subsystems other than the nodes measured or estimated from level 2 on; measured before the power supplies.
+    The run stands for its core phase: it contains it. What a run does not record is a condition of its level: that its
+    nodes are the whole machine, the network between them, the losses of supplies behind which a meter measures.
     """
     rows = [_judge_sampling(facts), _judge_time(facts), _judge_machine(facts)]
     is_node = bool(facts.families) and all(family in WHOLE_NODE for family in facts.families) and not facts.is_estimate
-    rows.append(StandardRow("subsystems", 1 if is_node else 0, "network" if is_node else "node"))
-    is_upstream = is_node and all(family in UPSTREAM for family in facts.families)
-    point = 3 if is_upstream else 1 if is_node else 0
-    rows.append(StandardRow("point", point, "" if is_upstream else "upstream"))
-    return rows
+    if not is_node:
+        return [*rows, StandardRow("subsystems", 0, "node"), StandardRow("point", 0, "upstream")]
+    is_network = max(facts.nodes, facts.machine_nodes or 1) > 1
+    rows.append(StandardRow("subsystems", 1, "network", condition="network" if is_network else ""))
+    is_upstream = all(family in UPSTREAM for family in facts.families)
+    behind = StandardRow("point", 1, "upstream", condition="losses")
+    return [*rows, StandardRow("point", 3) if is_upstream else behind]
 
 
 def find_level(rows: Sequence[StandardRow]) -> int:
@@ -471,29 +479,33 @@ def _judge_sampling(facts: MeasurementFacts) -> StandardRow:
     if facts.is_estimate or not facts.families:
         return StandardRow("sampling", 0, "meter", numbers)
     if facts.is_counter:
-        return StandardRow("sampling", 3, "", numbers)
+        is_dense = facts.rate_hz * facts.duration_s >= LEAST_READINGS
+        return StandardRow("sampling", 3 if is_dense else 1, "" if is_dense else "readings", numbers)
     is_second = facts.rate_hz >= 1 - SAMPLE_SLACK
     return StandardRow("sampling", 2 if is_second else 0, "counter" if is_second else "second", numbers)
 
 
 def _judge_time(facts: MeasurementFacts) -> StandardRow:
-    numbers = {"coverage": facts.coverage, "idle_s": facts.idle_s}
+    numbers = {"coverage": facts.coverage, "idle_s": facts.idle_s, "duration_s": facts.duration_s}
     if facts.coverage < LEAST_COVERED:
         return StandardRow("time", 0, "gaps", numbers)
+    if facts.duration_s < LEAST_RUN_S:
+        return StandardRow("time", 0, "minute", numbers)
     return StandardRow("time", 3, "", numbers) if facts.idle_s > 0 else StandardRow("time", 1, "idle", numbers)
 
 
 def _judge_machine(facts: MeasurementFacts) -> StandardRow:
     numbers = {"nodes": facts.nodes, "mean_w": facts.mean_w}
     if facts.machine_nodes is None:
-        return StandardRow("machine", None, "machine-nodes", numbers)
+        return StandardRow("machine", None, "machine-nodes", numbers, "whole-machine")
     share = facts.nodes / facts.machine_nodes
     numbers["share"] = share
     if share >= 1:
         return StandardRow("machine", 3, "", numbers)
-    if share >= 1 / 8 and facts.mean_w >= 10_000:
+    is_sample = facts.nodes >= LEAST_NODES
+    if is_sample and share >= 1 / 8 and facts.mean_w >= 10_000:
         return StandardRow("machine", 2, "all-nodes", numbers)
-    is_first = share >= 1 / 10 and facts.mean_w >= 2_000 and facts.nodes >= 15
+    is_first = (is_sample and share >= 1 / 10 and facts.mean_w >= 2_000) or facts.mean_w >= ENOUGH_W
     return StandardRow("machine", 1 if is_first else 0, "eighth" if is_first else "tenth", numbers)
 
 

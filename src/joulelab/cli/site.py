@@ -27,7 +27,6 @@ EXAMPLES = format_examples(
 )
 KEYS = ("zone", "year", "covers", "intensity", "source", "price", "pue")
 NOT_SET = "No site is set: runs show neither cost nor CO2e. Nothing is guessed."
-ENERGY_J = 3.6e6
 
 
 @click.command("site", epilog=EXAMPLES)
@@ -149,7 +148,7 @@ def _list_figures(found: ConfiguredSite) -> list[IntensityRow]:
 
 
 def _lay_out_site(found: ConfiguredSite) -> list[TextBlock]:
-    from joulelab.core.quantity import Quantity
+    from joulelab.core.quantity import J_PER_KWH, Quantity
     from joulelab.report import format as fmt
     from joulelab.report.footprint_text import NO_SITE_COMMAND, word_source
     from joulelab.report.terminal import BLANK_LINE, TextLine, list_facts
@@ -166,7 +165,7 @@ def _lay_out_site(found: ConfiguredSite) -> list[TextBlock]:
     facts += [
         ("PUE", fmt.format_plain(site.pue) if "pue" in found.values else f"{unset}: energy is counted as measured")
     ]
-    each = compute_footprint(Quantity(ENERGY_J), site)
+    each = compute_footprint(Quantity(J_PER_KWH), site)
     amounts = [f"{fmt.format_plain(each.cost.value, 4)} {site.currency}"] if each.cost is not None else []
     amounts += [f"{fmt.format_plain(each.co2e_kg.value, 4)} kg CO2e"] if each.co2e_kg is not None else []
     facts += [("1 kWh", f"{' and '.join(amounts)}, with the PUE" if "pue" in found.values else " and ".join(amounts))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,12 +35,17 @@ RESULT_WIDTH = 8
 class OutsideReport:
     """Hold the checks of one file or folder of others: its answer in words, the recomputed result, the checks."""
 
-    name: str
+    path: Path
     kind: str
     answer: list[tuple[str, str]]
     checks: list[Check] = field(default_factory=list)
     result: Result | None = None
     error: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of a file, or the path of a folder: those of submissions are all called `run_1`."""
+        return self.path.name if self.path.is_file() else str(self.path)
 
     @property
     def has_failed(self) -> bool:
@@ -171,15 +177,15 @@ def _find_levels(folder: Path, machine_nodes: int | None, *, is_needed: bool) ->
 
 def _lay_out_levels(levels: list[StandardRow], rules: list[StandardRow], is_simulated: bool) -> list[TextBlock]:
     from joulelab.analysis.outside_figures import find_level
-    from joulelab.report.messages.verify_messages import ASPECTS, NEEDS
+    from joulelab.report.messages.verify_messages import ASPECTS, CONDITIONS, NEEDS
     from joulelab.report.tables import TableRow, make_table
     from joulelab.report.terminal import BLANK_LINE, TextLine
 
     level = find_level(levels)
     met = sum(bool(rule.level) for rule in rules)
     name = f"level {level} of 3" if level else "no level"
-    is_open = any(row.level is None for row in levels)
-    condition = ", if these nodes are the whole machine" if is_open and level else ""
+    conditions = [CONDITIONS[row.condition] for row in levels if row.condition] if level else []
+    condition = f", if {' and '.join(conditions)}" if conditions else ""
     prefix = "A simulated node; on real hardware this would be: " if is_simulated else ""
     answer = f"{prefix}EE HPC WG: {name}{condition}. MLPerf sampling: {met} of {len(rules)} rules are met."
     rows = [
@@ -199,11 +205,13 @@ def _describe_levels(each: Verification | OutsideReport, levels: dict[Path, Leve
     if found is None:
         return {}
     from joulelab.analysis.outside_figures import find_level
-    from joulelab.report.messages.verify_messages import NEEDS
+    from joulelab.report.messages.verify_messages import CONDITIONS, NEEDS
 
     def describe(rows: Iterable[StandardRow]) -> list[dict[str, Any]]:
         return [
-            {"aspect": row.aspect, "level": row.level, "needs": NEEDS.get(row.needs), **row.numbers} for row in rows
+            {"aspect": row.aspect, "level": row.level, "needs": NEEDS.get(row.needs), **row.numbers}
+            | ({"condition": CONDITIONS[row.condition]} if row.condition else {})
+            for row in rows
         ]
 
     ours, rules, is_simulated = found
@@ -232,6 +240,7 @@ def _verify_table(path: Path) -> OutsideReport:
     from joulelab.analysis.outside_figures import check_codecarbon, read_codecarbon_rows
     from joulelab.analysis.result import Check
     from joulelab.core.errors import ConfigError
+    from joulelab.core.quantity import J_PER_KWH
     from joulelab.instruments.file.sources import CsvSource
     from joulelab.instruments.file.tool_results import find_tool
 
@@ -254,14 +263,14 @@ def _verify_table(path: Path) -> OutsideReport:
         checks.append(Check("codecarbon.cell", "failed", f"line {source.faults.first_line}", texts=texts))
     skipped = {check.scope for check in checks if check.code in ("codecarbon.stage", "codecarbon.duplicate")}
     counted = [row for row in rows if row.place not in skipped and row.numbers.get("energy_consumed") is not None]
-    stated_j = sum(row.numbers.get("energy_consumed") or 0.0 for row in counted) * 3.6e6
+    stated_j = sum(row.numbers.get("energy_consumed") or 0.0 for row in counted) * J_PER_KWH
     return OutsideReport(
-        path.name, "codecarbon", _word_table(len(rows) + source.faults.shape, len(counted), stated_j, checks), checks
+        path, "codecarbon", _word_table(len(rows) + source.faults.shape, len(counted), stated_j, checks), checks
     )
 
 
 def _word_table(rows: int, counted: int, stated_j: float, checks: list[Check]) -> list[tuple[str, str]]:
-    from joulelab.report.limit_text import format_joules
+    from joulelab.report.format import format_joules
 
     bad = {check.scope.partition(",")[0] for check in checks if check.status == "failed"}
     warnings = sum(check.status == "warning" for check in checks)
@@ -291,7 +300,7 @@ def _verify_mlperf(path: Path, spl: Path) -> OutsideReport:
     window, validity, least_s = read_window(spl)
     control = PowerControl(**read_control(spl), validity=validity, least_s=least_s)
     checks = check_power_log(PowerLog(*read_power_log(spl)), window, control)
-    return OutsideReport(str(path), "mlperf", _word_recomputed(result, error, checks), checks, result, error)
+    return OutsideReport(path, "mlperf", _word_recomputed(result, error, checks), checks, result, error)
 
 
 def _recompute(path: Path, scratch: Path) -> Result:
@@ -334,7 +343,8 @@ def _lay_out_outside(found: OutsideReport) -> list[TextBlock]:
     if rows:
         blocks += [BLANK_LINE, make_table(("result", "check"), rows, left=(0, 1))]
     if len(worded) > MOST_FINDINGS:
-        blocks.append(TextLine(f"{len(worded) - MOST_FINDINGS} more: joulelab verify {found.name} --json"))
+        again = f"joulelab verify {shlex.quote(str(found.path))} --json"
+        blocks.append(TextLine(f"{len(worded) - MOST_FINDINGS} more: {again}", is_wrapped=False))
     steps = list(dict.fromkeys(each.next for each in worded if each.next and each.status in ("failed", "warning")))
     blocks += [TextLine(f"next     {text}") for text in steps[:3]]
     return blocks

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COVERAGE_FACTOR = 2.0
 UNSEEN, IN_STEP = "unseen:", "in-step:"
-JOULES_PER_KWH = 3.6e6
+J_PER_KWH = 3.6e6
 MOST_DIGITS = 6  # of a value that is known more finely
 PLAIN_DECIMALS = range(-12, 13)  # outside, value and uncertainty share a power of ten: `(2.78 ± 0.06)e-14`
 
@@ -82,7 +82,7 @@ class Quantity:
     @property
     def kwh(self) -> Quantity:
         """Return an energy (J) in kWh."""
-        return self / JOULES_PER_KWH
+        return self / J_PER_KWH
 
     def __repr__(self) -> str:
         """Return value and expanded uncertainty by the rule of `round_interval`; `terms` has the rest."""

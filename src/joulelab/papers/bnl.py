@@ -14,6 +14,7 @@ import numpy as np
 from joulelab.analysis.analyse import find_span
 from joulelab.analysis.readings import Readings, describe_power, find_usual_step
 from joulelab.core.clock import NS
+from joulelab.core.quantity import J_PER_KWH
 from joulelab.papers.paper import FindingResult, MeterCost, PaperNumbers, PaperTable, Value
 from joulelab.papers.study_runs import find_twin_cell, list_finished, read_channel, sum_series, write_chart
 from joulelab.report.charts.chart_model import PowerLine
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from joulelab.study.slots import Slot
 
 NODE, OUTLET = "node.ac", "outlet"
-KWH, HOUR_S = 3.6e6, 3600.0
+HOUR_S = 3600.0
 SMALL, LARGE, LLAVA, BURN = "resnet-512", "resnet-4096", "llava", "burn"
 NAMES = (SMALL, LARGE, LLAVA, BURN, "burn-gpus")  # in the order of the paper
 PERIODS_S, MINUTE_S = (1, 10, 60, 300), 60
@@ -67,7 +68,7 @@ class NodeRun:
     @property
     def kwh(self) -> float | None:
         """Return the energy (kWh)."""
-        return None if self.energy is None else self.energy.value / KWH
+        return None if self.energy is None else self.energy.value / J_PER_KWH
 
 
 def name_run(cell: PlannedCell) -> str:
@@ -118,7 +119,7 @@ def compute_numbers(study: Study, paper: Paper) -> PaperNumbers:
         figures[f"{name}.duration_h"] = Value(run.time_s / HOUR_S)
         figures |= {f"{name}.{key}": Value(w) for key in ("median_w", "max_w") if (w := getattr(run, key)) is not None}
         if run.energy is not None:
-            energy = run.energy * (1 / KWH)
+            energy = run.energy * (1 / J_PER_KWH)
             figures[f"{name}.energy_kwh"] = Value(energy.value, energy.expanded)
         if run.load is not None:
             figures[f"{name}.gpu_load_mean_pct"] = Value(100 * run.load)
@@ -191,7 +192,7 @@ def _make_summary(runs: Mapping[str, NodeRun], paper: Paper) -> list[PaperTable]
         Column("duration", "h", factor=HOUR_S),
         Column("median", "W"),
         Column("maximum", "W"),
-        Column("energy", "kWh", factor=KWH),
+        Column("energy", "kWh", factor=J_PER_KWH),
         Column("maximum of nameplate", "%"),
     ]
     rows, records = [], []

@@ -234,6 +234,7 @@ def gather_measurement(result: Result, meta: Mapping[str, Any], machine_nodes: i
         is_estimate=any(one.estimate for one in counted),
         rate_hz=min(rates, default=0.0),
         coverage=min((one.reading.coverage for one in counted), default=0.0),
+        duration_s=result.duration_s,
         idle_s=float(options.get("idle_s") or 0.0),
         mean_w=0.0 if whole is None else whole.mean_w.value,
         nodes=len({one.host for one in counted}),

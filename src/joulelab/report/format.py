@@ -15,7 +15,14 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from joulelab.core.quantity import count_decimals, find_exponent, format_decimals, round_interval, round_number
+from joulelab.core.quantity import (
+    J_PER_KWH,
+    count_decimals,
+    find_exponent,
+    format_decimals,
+    round_interval,
+    round_number,
+)
 from joulelab.core.text import SERVED_TWIN, escape_unprintable, name_one
 
 if TYPE_CHECKING:
@@ -37,6 +44,7 @@ MOST_OF_FACT = 48  # letters of a fact in tables; JSON has the whole fact
 FORM = "folder in the form of "
 SMALLEST, LARGEST = 1e-9, 1e15  # of numbers that are written without an exponent
 SMALL = 0.01  # energies per unit of work below this have a prefix, in a column that is in J otherwise
+WORTH_KWH = 0.1  # energies from this many kWh on are shown in kWh
 
 
 def find_prefix(largest: float) -> tuple[float, str]:
@@ -57,6 +65,11 @@ def choose_scale(values: Iterable[float | None], unit: str) -> tuple[float, str]
         return 1.0, unit
     factor, name = find_prefix(largest)
     return factor, f"{name}{unit}"
+
+
+def choose_energy_unit(joules: float) -> tuple[float, str]:
+    """Return divisor and unit of an energy: kWh from 0.1 kWh up, else joules with a prefix."""
+    return (J_PER_KWH, "kWh") if abs(joules) >= WORTH_KWH * J_PER_KWH else choose_scale([joules], "J")
 
 
 def format_watts(value: float, expanded: float | None = None) -> str:
@@ -159,6 +172,13 @@ def format_rough(value: float, unit: str, digits: int = 3) -> str:
     """Return an expected figure with three digits and without an interval: `1.23 MJ`."""
     factor, name = find_prefix(abs(value))
     return f"{format_number(value / factor, digits)} {name}{unit}"
+
+
+def format_joules(joules: float) -> str:
+    """Return an energy without an interval: in kWh from 0.1 kWh up, else in joules with a prefix."""
+    factor, unit = choose_energy_unit(joules)
+    digits = 4 if factor == J_PER_KWH else 3
+    return f"{format_number(joules / factor, digits)} {unit}"
 
 
 def format_relative(q: Quantity) -> str:

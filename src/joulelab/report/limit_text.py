@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from joulelab.analysis.result import Check, Result
     from joulelab.run.energy_limit import LimitAction, LimitNews
 
-J_PER_KWH, WORTH_KWH = 3.6e6, 0.1
 REACHED = "limit.reached"
 MOST_ACTION = 40  # letters of a command that runs at the limit
 
@@ -19,7 +18,8 @@ MOST_ACTION = 40  # letters of a command that runs at the limit
 def word_limit_news(news: LimitNews, action: LimitAction) -> str:
     """Return the sentence of one event of a limit."""
     limit = f"limit of {news.limit.name}{f' in {news.limit.phase}' if news.limit.phase else ''}"
-    used, time = format_joules(news.used_j), fmt.format_duration(news.elapsed_s)
+    used, energy = format_used(news.used_j, news.limit.name, news.limit.joules)
+    after = f"{used}{f', {energy}' if energy else ''} after {fmt.format_duration(news.elapsed_s)}"
     then = fmt.shorten_end(action.name, MOST_ACTION)
     act = f"{then} is sent" if action.signal is not None else f"running: {then}"
     match news.code:
@@ -29,15 +29,15 @@ def word_limit_news(news: LimitNews, action: LimitAction) -> str:
         case "near":
             left = "" if news.left_s is None else f"; about {fmt.format_rough_duration(news.left_s)} left"
             share = fmt.format_percent(news.used_j / news.limit.joules, signed=False)
-            return f"{share} of the {limit} is used ({used} after {time}){left}"
+            return f"{share} of the {limit} is used ({after}){left}"
         case "reached":
-            return f"the {limit} is reached ({used} after {time}): {act}"
+            return f"the {limit} is reached ({after}): {act}"
         case "lost" if not news.used_j:
             return f"the {limit} cannot be watched: no meter gives readings; the command goes on"
         case "lost":
             return f"the {limit} can no longer be watched: a meter gives no readings; the command goes on"
         case "found":
-            return f"the {limit} is watched again ({used} after {time})"
+            return f"the {limit} is watched again ({after})"
         case "killed":
             grace = fmt.format_duration(action.grace_s or 0.0)
             return f"SIGKILL is sent: the command still ran {grace} after its limit"
@@ -59,11 +59,14 @@ def _word_reached(check: Check, result: Result) -> str:
     if result.state == "live":
         return f"{text}; the command still runs"
     text += f"; it ended {fmt.format_duration(later_s)} later"
-    if used is None:
+    if used is None or limit_j <= 0:
         return text
     over = used - limit_j
-    above = f"{format_joules(abs(over.value))} ({fmt.format_percent(abs(over.value) / limit_j, signed=False)})"
-    return f"{text} with {format_joules(used.value)}, {above} {'above' if over.value >= 0 else 'below'} the limit"
+    amount, energy = format_used(used.value, check.texts["limit"], limit_j)
+    excess, _ = format_used(abs(over.value), check.texts["limit"], limit_j)
+    share = fmt.format_percent(abs(over.value) / limit_j, signed=False)
+    text += f" with {amount}{f' ({energy})' if energy else ''}"
+    return f"{text}, {excess} ({share}) {'above' if over.value >= 0 else 'below'} the limit"
 
 
 def find_used_energy(result: Result, phase: str = "") -> Quantity | None:
@@ -85,8 +88,15 @@ def find_used_energy(result: Result, phase: str = "") -> Quantity | None:
     return add_quantities(known) if known and len(known) == len(outer) else None
 
 
-def format_joules(joules: float) -> str:
-    """Return an energy without an interval: in kWh from 0.1 kWh up, else in joules."""
-    if abs(joules) >= WORTH_KWH * J_PER_KWH:
-        return f"{fmt.format_number(joules / J_PER_KWH)} kWh"
-    return fmt.format_rough(joules, "J")
+def format_used(joules: float, limit: str, limit_j: float) -> tuple[str, str]:
+    """Return an energy (J) in the unit of a limit (`5 EUR`, `2 kWh`); of money and CO2e also the energy as a text."""
+    amount, _, unit = limit.partition(" ")
+    try:
+        used = float(amount.replace(",", "")) * joules / limit_j
+    except (ValueError, ZeroDivisionError):  # a changed file
+        unit = ""
+    if not unit or unit.endswith("J"):
+        return fmt.format_rough(joules, "J"), ""
+    if unit.endswith("Wh"):
+        return f"{fmt.format_number(used)} {unit}", ""
+    return f"{fmt.format_plain(used, 3)} {unit}", fmt.format_joules(joules)

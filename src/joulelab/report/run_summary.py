@@ -42,7 +42,6 @@ MOST_UNBROKEN = 60  # letters that fit into any line
 MOST_LONG = 6  # texts that are too long for a line and are named only
 LABEL_WIDTH = 10
 TEXT_WIDTH = 80  # columns of `print(m)`, and of a command with its remark
-J_PER_KWH, WORTH_KWH = 3.6e6, 0.1  # energies from this many kWh on are shown in kWh
 SAME_RATE = 0.02  # rates that differ by less are shown once
 BEHIND = {"FLOP": 1, "steps": 2, "validated": 3}  # kinds of work that come after others
 TOO_FEW = "too few readings for an interval"
@@ -180,7 +179,7 @@ def format_energy(energy: Quantity, *, estimate: bool = False, why: str = fmt.AC
     """Return an energy with its interval, also in percent: in kWh from 0.1 kWh up, else in joules."""
     if not energy.is_resolved:
         return fmt.word_unresolved(energy)
-    factor, unit = choose_energy_unit(energy.value)
+    factor, unit = fmt.choose_energy_unit(energy.value)
     notes = [fmt.format_relative(energy) if energy.expanded is not None else why, "estimate" if estimate else ""]
     text = fmt.mark_figure(
         fmt.format_number(energy.value / factor)
@@ -192,16 +191,11 @@ def format_energy(energy: Quantity, *, estimate: bool = False, why: str = fmt.AC
     return f"{text} ({', '.join(note for note in notes if note)})"
 
 
-def choose_energy_unit(joules: float) -> tuple[float, str]:
-    """Return divisor and unit of an energy: kWh from 0.1 kWh up, else joules with a prefix."""
-    return (J_PER_KWH, "kWh") if abs(joules) >= WORTH_KWH * J_PER_KWH else fmt.choose_scale([joules], "J")
-
-
 def write_live_figures(now_w: float, energy: Quantity | None, elapsed_s: float, *, estimate: bool = False) -> str:
     """Return power now, energy so far (None = not known) and time in one short line: `4.87 kW · 0.31 kWh · 200 s`."""
     parts = [fmt.format_rough(now_w, "W") if math.isfinite(now_w) else "no reading"]
     if energy is not None and energy.is_resolved:
-        factor, unit = choose_energy_unit(energy.value)
+        factor, unit = fmt.choose_energy_unit(energy.value)
         value, wide = energy.value / factor, (energy.expanded or 0.0) / factor
         parts.append(f"{fmt.format_rounded(value, wide) if wide else fmt.format_number(value, 3)} {unit}")
     marked = [f"~{part}" if estimate and part[0].isdigit() else part for part in parts]

@@ -19,11 +19,9 @@ from joulelab.report.run_rows import (
     list_phase_rows,
 )
 from joulelab.report.run_summary import (
-    J_PER_KWH,
     LABEL_WIDTH,
     NO_INTERVAL_REASON,
     TOO_FEW,
-    WORTH_KWH,
     avoid_breaks,
     choose_work_kinds,
     divide_by_time,
@@ -505,7 +503,8 @@ def format_ratio(ratio: Quantity) -> str:
 
 
 def _format_joules(joules: float) -> str:
-    kwh = f" ({fmt.format_number(joules / J_PER_KWH, 3)} kWh)" if joules >= WORTH_KWH * J_PER_KWH else ""
+    factor, unit = fmt.choose_energy_unit(joules)
+    kwh = f" ({fmt.format_number(joules / factor, 3)} kWh)" if unit == "kWh" else ""
     return f"{fmt.format_rough(joules, 'J')}{kwh}"
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from joulelab.core.clock import NEVER_NS, NS, monotonic_ns
 from joulelab.core.errors import ConfigError, WorkloadError
+from joulelab.core.quantity import J_PER_KWH
 from joulelab.run.run_options import RUN_VARIABLE
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from joulelab.run.workload_process import WorkloadEnd
     from joulelab.site.footprint import Site
 
-J_PER_KWH = 3.6e6
 ENERGY_UNITS_J = {
     "J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9,
     "Wh": 3600.0, "kWh": J_PER_KWH, "MWh": 1e3 * J_PER_KWH, "wh": 3600.0, "kwh": J_PER_KWH,

@@ -10,10 +10,11 @@ from tests.analysis.folders import Folder
 from tests.analysis.virtual import accuracy
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import J_PER_KWH
 from joulelab.core.spec import Spec, Stream
 from joulelab.plan.cost.cost_books import CostBooks, CostJob, make_books
 from joulelab.plan.cost.cost_output import describe_books
-from joulelab.plan.cost.job_energy import KWH, RUNS, RunEnergy, find_nameplate, find_side
+from joulelab.plan.cost.job_energy import RUNS, RunEnergy, find_nameplate, find_side
 from joulelab.plan.cost.sites import PlanSite
 from joulelab.plan.cost.statement import make_statements
 from joulelab.plan.cost.work import NODE_HOURS, Work, plan_work
@@ -57,7 +58,7 @@ def test_rated_power_by_time_is_that_of_the_accounted_nodes(tmp_path: Path) -> N
     run = job(tmp_path)
     plate = find_nameplate(run, 1000.0)
     assert plate is not None
-    assert plate.kwh == pytest.approx(4 * 1000 * 12 / KWH)
+    assert plate.kwh == pytest.approx(4 * 1000 * 12 / J_PER_KWH)
     assert plate.ratio is not None
     assert plate.ratio.value == pytest.approx(8.0)
     (entry,) = books(run).entries
@@ -93,7 +94,7 @@ def test_the_energy_of_a_total_is_spread_evenly(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text(f"# kind: average\n# unit: g/kWh\n# end: {end}\ntime,value\n{rows}\n")
     found = books(run, PlanSite("x", "s.csv", folder=tmp_path))
     amount = found.entries[0].amounts["carbon"].amount
-    assert amount.value == pytest.approx(6000 / KWH * (100 * 0.25 + 300 * 0.75), rel=0.02)
+    assert amount.value == pytest.approx(6000 / J_PER_KWH * (100 * 0.25 + 300 * 0.75), rel=0.02)
     assert "cost.spread-evenly" in codes(found)
     assert "energy spread evenly" in make_statements(found)[0]["text"]
     assert "cost.spread-evenly" not in codes(books(run))  # the rate never changes

@@ -11,7 +11,8 @@ import pytest
 from tests.plan.measured_runs import GAIN, measured, node_run
 from tests.study.virtual_study import write
 
-from joulelab.plan.cost.job_energy import KWH, RunEnergy, account_energy
+from joulelab.core.quantity import J_PER_KWH
+from joulelab.plan.cost.job_energy import RunEnergy, account_energy
 from joulelab.plan.cost.work import Work, plan_work
 from joulelab.plan.measured_runs import read_measured_run
 from joulelab.plan.rates.rate import Label, Steps
@@ -44,7 +45,7 @@ def test_amounts_over_time_hold_the_truth(tmp_path: Path) -> None:
         found = account_energy(RunEnergy(run), rate)
         cuts = np.concatenate(([0.0], edges, [SECONDS]))
         energy = np.interp(cuts, np.arange(SECONDS + 1), np.concatenate(([0.0], np.cumsum(watts))))
-        true = float(np.dot(np.diff(energy), rates)) / KWH
+        true = float(np.dot(np.diff(energy), rates)) / J_PER_KWH
         assert found.amount.expanded is not None
         held += abs(found.amount.value - true) <= found.amount.expanded
         assert run.result.energy is not None

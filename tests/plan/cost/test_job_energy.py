@@ -13,8 +13,8 @@ from tests.plan.measured_runs import measured, node_run
 from tests.report.synthetic import make_run
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity
-from joulelab.plan.cost.job_energy import KWH, RunEnergy, account_energy, add_amounts, find_nameplate, find_side
+from joulelab.core.quantity import J_PER_KWH, Quantity
+from joulelab.plan.cost.job_energy import RunEnergy, account_energy, add_amounts, find_nameplate, find_side
 from joulelab.plan.rates.rate import Constant, Label, Steps
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def series(start: float, values: list[float], step_s: float = 20.0, **label: Any
 def test_each_stretch_counts_at_its_own_rate(tmp_path: Path) -> None:
     run = two_levels(tmp_path)
     found = account_energy(RunEnergy(run), series(run.start_utc_s, [100.0, 300.0]))
-    low, high = 2000.0 * 20 / KWH, 6000.0 * 20 / KWH
+    low, high = 2000.0 * 20 / J_PER_KWH, 6000.0 * 20 / J_PER_KWH
     assert found.amount.value == pytest.approx(low * 100 + high * 300, rel=0.02)
     assert [slot.rate for slot in found.slots] == [100.0, 300.0]
     assert found.mean_rate == pytest.approx(250.0, rel=0.03)  # by energy; that of time is 200
@@ -62,8 +62,8 @@ def test_a_rate_that_never_changes_adds_nothing_to_the_interval(tmp_path: Path) 
     whole = run.result.energy
     assert whole is not None
     flat = account_energy(RunEnergy(run), FLAT)
-    assert flat.amount.value == pytest.approx(whole.value / KWH * 400)
-    assert flat.amount.u == pytest.approx(whole.u / KWH * 400, rel=1e-9)
+    assert flat.amount.value == pytest.approx(whole.value / J_PER_KWH * 400)
+    assert flat.amount.u == pytest.approx(whole.u / J_PER_KWH * 400, rel=1e-9)
     cut = account_energy(RunEnergy(run), series(run.start_utc_s, [400.0] * 8, 5.0))
     assert len(cut.slots) == 8
     assert cut.amount.u == pytest.approx(flat.amount.u, rel=1e-9)
@@ -111,7 +111,9 @@ def test_a_stretch_too_short_for_the_meter_is_bounded_not_unknown(tmp_path: Path
         edges, rates = np.array([start - 16, start + 4]), np.array([100.0, 300.0])
         found = account_energy(RunEnergy(run), Steps(AVERAGE, edges, rates, start + 60))
     assert found.amount.known
-    off = 200.0 * 0.9 * (6000.0 * 4 - told[0].value) / 3**0.5 / KWH  # from the mean rate, by as much as the run allows
+    off = (
+        200.0 * 0.9 * (6000.0 * 4 - told[0].value) / 3**0.5 / J_PER_KWH
+    )  # from the mean rate, by as much as the run allows
     assert found.amount.terms["slot:0"] == pytest.approx(-off, rel=0.1)
 
 
@@ -127,10 +129,10 @@ def test_rated_power_by_time_stands_beside(tmp_path: Path) -> None:
     run = two_levels(tmp_path)
     assert account_energy(RunEnergy(run), FLAT).rated is None  # nothing recorded it
     found = account_energy(RunEnergy(run, 10_200.0), series(run.start_utc_s, [100.0, 300.0]), pue=Quantity(1.5))
-    assert found.rated == pytest.approx(10_200 * 40 / KWH * 1.5 * 200.0)
+    assert found.rated == pytest.approx(10_200 * 40 / J_PER_KWH * 1.5 * 200.0)
     plate = find_nameplate(run, 10_200.0)
     assert plate is not None
-    assert plate.kwh == pytest.approx(10_200 * 40 / KWH)
+    assert plate.kwh == pytest.approx(10_200 * 40 / J_PER_KWH)
     assert plate.ratio is not None
     assert plate.ratio.value == pytest.approx(10_200 / 4000, rel=0.02)
 
@@ -163,7 +165,7 @@ def test_runs_add_with_what_they_share(tmp_path: Path) -> None:
 def test_the_whole_is_the_sum_of_its_slots(values: list[float], off: float, two: MeasuredRun) -> None:
     rate = series(two.start_utc_s - off, values, 80.0 / len(values))
     found = account_energy(RunEnergy(two), rate)
-    by_hand = sum(slot.energy.value / KWH * slot.rate for slot in found.slots)
+    by_hand = sum(slot.energy.value / J_PER_KWH * slot.rate for slot in found.slots)
     assert found.amount.value == pytest.approx(by_hand, rel=1e-9, abs=1e-12)
     assert min(values) - 1e-9 <= found.mean_rate <= max(values) + 1e-9
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import J_PER_KWH, Quantity
 from joulelab.plan.rates.rate import Label
-from joulelab.plan.when.when_plan import J_PER_KWH, PlanStretch, WhenPlan
+from joulelab.plan.when.when_plan import PlanStretch, WhenPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

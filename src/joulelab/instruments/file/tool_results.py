@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, ReadFailed
+from joulelab.core.quantity import J_PER_KWH
 from joulelab.core.spec import Accuracy, Fetched, Spec, Stream
 from joulelab.instruments.file.sources import CsvSource, open_bytes
 from joulelab.instruments.file.values import FIRST_NS, LAST_NS, BadStamp, Clock
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from zoneinfo import ZoneInfo
 
-J_PER_KWH = 3.6e6
 MOST_W = 100_000.0  # a part of one node with more: another unit, or a damaged file
 SUM_SHARE = 0.01  # parts and total of one file are the same numbers, added up once more
 POWER_RATIO = 1.6  # CodeCarbon 2 states its last power, not the mean: only a large difference is a doubt

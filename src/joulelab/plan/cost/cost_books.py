@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from joulelab.analysis.study_cells import Note
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity
-from joulelab.plan.cost.job_energy import KWH, RunEnergy, account_energy, add_amounts
+from joulelab.core.quantity import J_PER_KWH, Quantity
+from joulelab.plan.cost.job_energy import RunEnergy, account_energy, add_amounts
 from joulelab.plan.cost.sites import PURPOSES, BreakEven, find_break_even, find_site_rates, share_purchase
 from joulelab.plan.cost.work import PlannedWork
 from joulelab.plan.rates.find_rate import GIVEN, compare_labels, is_varying
@@ -197,7 +197,9 @@ def _make_entry(job: CostJob, site: PlanSite, rates: Mapping[Purpose, Rate], at_
     if isinstance(tariff, Tariff) and tariff.fee is not None:
         charges[f"fee per {tariff.fee.per}"] = tariff.fee.price
     start = job.profile.start_utc_s if at_s is None else at_s
-    entry = CostEntry(job, site, start, whole * (1 / KWH), whole * pue * (1 / KWH), amounts, shares, charges, varying)
+    entry = CostEntry(
+        job, site, start, whole * (1 / J_PER_KWH), whole * pue * (1 / J_PER_KWH), amounts, shares, charges, varying
+    )
     figures = [entry.site_kwh, *(entry.get_total(purpose) for purpose in rates)]
     rated = sum(amount.rated or 0.0 for amount in amounts.values())
     if not all(math.isfinite(q.value + q.u) for q in figures) or not math.isfinite(rated):

@@ -13,7 +13,7 @@ import numpy as np
 
 from joulelab.analysis.job_accounting import JOB_SCOPE
 from joulelab.analysis.marked_phases import COST_WORK, list_figure_kinds
-from joulelab.core.quantity import JOULES_PER_KWH, ONE, Quantity, add_quantities
+from joulelab.core.quantity import J_PER_KWH, ONE, Quantity, add_quantities
 from joulelab.plan.measured_runs import find_accounted_side, find_node_count, list_outer_scopes, name_workload
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from joulelab.plan.measured_runs import MeasuredRun
     from joulelab.plan.rates.rate import Label, Rate
 
-KWH = JOULES_PER_KWH
 RUNS = "runs"  # the unit of work of whole runs
 STUDY_LABELS = ("study", "cell", "slot", "workload", "node_type")  # of a study's run, without its knobs
 SHARED_TERMS = ("gain:", "offset:", "pue:", "rate:")  # the same in every run that has them
@@ -46,7 +45,7 @@ class Nameplate:
     @property
     def kwh(self) -> float:
         """Return rated power x time, in kWh."""
-        return self.watts * self.duration_s / KWH
+        return self.watts * self.duration_s / J_PER_KWH
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +231,7 @@ def account_energy(
     whole = profile.whole
     used = _weigh_energy(whole, parts, rates)
     over_time = float(np.dot(rates, spans) / spans.sum()) if spans.sum() > 0 else float(rates.mean())
-    amount = used * pue * (1 / KWH)
+    amount = used * pue * (1 / J_PER_KWH)
     label, plate = rate.label, profile.nameplate
     if label.u_rel is not None:
         source = f"rate:{label.name}:{label.zone}:{label.source}"

@@ -13,9 +13,9 @@ import numpy as np
 
 from joulelab.analysis.study_cells import Note
 from joulelab.core.clock import NS
-from joulelab.core.quantity import Quantity, add_quantities
+from joulelab.core.quantity import J_PER_KWH, Quantity, add_quantities
 from joulelab.plan.plan_output import lay_out_answer
-from joulelab.plan.when.when_plan import J_PER_KWH, quantity_to_json
+from joulelab.plan.when.when_plan import quantity_to_json
 from joulelab.report import format as fmt
 from joulelab.report.tables import Column, TableRow, make_table, scale_column
 from joulelab.report.terminal import BLANK_LINE

@@ -153,9 +153,9 @@ def _compute_answer(words: tuple[str, ...], given: Mapping[str, Any], rate: Rate
     import datetime as dt
     from dataclasses import replace
 
+    from joulelab.core.quantity import J_PER_KWH
     from joulelab.plan.cost.sites import read_pue
     from joulelab.plan.when.when_output import WhenAnswer
-    from joulelab.plan.when.when_plan import J_PER_KWH
     from joulelab.plan.when.when_program import RestartCost
     from joulelab.plan.when.when_slots import cut_slots, read_time
     from joulelab.plan.when.when_ways import PlanTerms, choose_way, list_ways

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.study_cells import Note
+from joulelab.core.quantity import J_PER_KWH
 from joulelab.plan.plan_output import SUBJECT, describe_notes, lay_out_answer
 from joulelab.plan.rates.time_zones import find_time_zone
-from joulelab.plan.when.when_plan import J_PER_KWH
 from joulelab.plan.when.when_program import GAP
 from joulelab.plan.when.when_ways import SAME, choose_way, compute_saving, make_plan
 from joulelab.report import format as fmt

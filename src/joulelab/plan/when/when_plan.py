@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from joulelab.core.errors import ConfigError
-from joulelab.core.quantity import Quantity
+from joulelab.core.quantity import J_PER_KWH, Quantity
 from joulelab.plan.rates.rate import Label
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from joulelab.analysis.readings import Floats
 
 SCHEMA = 3  # 1 and 2 were kept plans of older versions
-J_PER_KWH = 3.6e6
 
 Action = Literal["wait", "run", "pause", "done"]
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulelab.core.errors import ConfigError
+from joulelab.core.quantity import J_PER_KWH
 from joulelab.core.text import read_seconds
 from joulelab.plan.rates.time_zones import convert_to_utc, find_time_zone
-from joulelab.plan.when.when_plan import J_PER_KWH
 from joulelab.plan.when.when_program import MOST_SLOTS
 
 if TYPE_CHECKING:

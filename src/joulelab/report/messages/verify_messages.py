@@ -140,15 +140,23 @@ NEEDS = {
     "meter": "a meter: joulelab meters",
     "counter": "an energy counter, which integrates all the time",
     "second": "a reading each second: --period 1s",
+    "readings": "ten readings or more",
+    "minute": "a run of a minute or more",
     "gaps": "readings all the time",
     "idle": "idle power: --idle 60s",
     "machine-nodes": "the size of the machine: --machine-nodes N",
     "all-nodes": "all nodes",
-    "eighth": "an eighth of the nodes, and 10 kW",
-    "tenth": "a tenth of the nodes, 15 nodes, and 2 kW",
+    "eighth": "an eighth of the nodes, 15 nodes, and 10 kW",
+    "tenth": "a tenth of the nodes, 15 nodes, and 2 kW; or 40 kW",
     "network": "network and storage, measured or estimated",
     "node": "the whole node: a wall meter",
     "upstream": "a meter before the power supplies",
     "analyzer": "a power analyzer: docs, how-to/analyzer.md",
     "ptdaemon": "MLPerf's own programs drive the analyzer",
+}
+# What a level depends on, and a run does not record.
+CONDITIONS = {
+    "whole-machine": "these nodes are the whole machine",
+    "network": "the network between the nodes is measured or estimated",
+    "losses": "the losses of the power supplies are added",
 }

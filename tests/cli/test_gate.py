@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from tests.cli.entry import JOULELAB
 from tests.report.synthetic import make_run
 
+from joulelab.analysis.results_file import load_result
 from joulelab.cli.group import run_commands
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_runs_are_judged_against_a_baseline(call: Call, runs: Path, tmp_path: Path) -> None:
-    base = tmp_path / "kept"
+    base = tmp_path / "kept runs"
     for watts in (299.0, 300.0, 301.0):
         make_run(base, gpu_w=watts, labels={"branch": "main"})
     make_run(base, gpu_w=900.0, end={"exit_code": 1})  # a failed run of a folder is left out
@@ -31,6 +33,10 @@ def test_runs_are_judged_against_a_baseline(call: Call, runs: Path, tmp_path: Pa
     assert (above["decision"], above["exit_code"]) == ("above", 1)
     assert above["ratio_interval"][0] > 1.05
     assert (len(above["baseline"]["runs"]), above["baseline"]["left_out"]) == (3, 1)
+    (step,) = [line for line in call("gate", base, "branch=mine", code=1).output.splitlines() if line[:3] == "-> "]
+    assert step == f"-> joulelab compare '{base}' vs branch=mine"
+    compared = json.loads(call(*shlex.split(step)[2:], "--json").stdout)  # it can be pasted
+    assert [(len(compared[k]["runs"]), compared[k]["left_out"]) for k in "ab"] == [(3, 1), (2, 0)]
     text = call("gate", base, "same", "--limit", "3%", code=0).output
     assert text.startswith("Not above:")
     assert "a rise of 3.0 % is excluded" in " ".join(text.split())
@@ -40,7 +46,10 @@ def test_runs_are_judged_against_a_baseline(call: Call, runs: Path, tmp_path: Pa
     two = sorted(path for path in base.iterdir())[:1]
     once = json.loads(call("gate", two[0], same, "--json", code=2).stdout)
     assert (once["decision"], once["reason"]) == ("undecided", "one-run-each")
-    assert "one run each" in call("gate", two[0], same, code=2).output
+    text = call("gate", two[0], "same", "--runs", runs, code=2).output
+    assert "one run each" in text
+    command = shlex.join(load_result(same).command)
+    assert f"-> joulelab gate --runs {runs} '{two[0]}' -- {command}\n" in text
 
 
 def test_runs_without_energy_are_not_counted(call: Call, runs: Path, tmp_path: Path) -> None:
@@ -105,5 +114,8 @@ def test_a_command_is_repeated_until_the_answer_is_clear(
     text = joulelab("gate", "name=base", "--limit", "50%", "--at-most", "4", *options, "--", *script, code=1)
     assert "run 3 of at most 4: +" in text
     assert "Above: the energy" in text
+    (step,) = re.findall(r"^-> joulelab compare --runs (.*)$", text, re.MULTILINE)
+    assert shlex.split(step)[:3] == [str(runs), "name=base", "vs"]
+    assert len(shlex.split(step)[3:]) == 3
     failed = joulelab("gate", "name=base", *options, "--", "sh", "-c", "exit 3", code=2)
     assert "the command failed (exit 3), so its energy is not judged" in failed

@@ -46,7 +46,7 @@ def command(words: tuple[str, ...], form: str, as_json: bool, runs: Path) -> Non
 
     States the difference with its uncertainty. A and B are runs: an id or its beginning, a name, a path, or `last`; B
     is the last run by default. Groups have `vs` between them. LABEL=VALUE is every run with this label that succeeded,
-    name=NAME every run of this name.
+    name=NAME every run of this name, a folder of runs every run in it.
     """
     first, second = split_groups(words)
     paths = [find_group(runs, group) for group in (first, second)]
@@ -88,7 +88,9 @@ def find_group(runs: Path, words: Sequence[str]) -> list[Path]:
     """Return the runs of a group, each once. Raises NotARun."""
     from joulelab.store.run_folder import find_run, select_runs
 
-    found = [p for word in words for p in (select_runs(runs, word) if _is_label(word) else [find_run(runs, word)])]
+    found: list[Path] = []
+    for word in words:
+        found += select_runs(runs, word) if _is_label(word) else _list_inside(word) or [find_run(runs, word)]
     return list({path.resolve(): path for path in found}.values())
 
 
@@ -110,16 +112,21 @@ def _is_label(word: str) -> bool:
     return "=" in word and not Path(word).exists()
 
 
-def load_group(
-    letter: str, words: Sequence[str], paths: Sequence[Path], site: Site | None, *, is_choice: bool = False
-) -> RunGroup:
-    """Read the runs of a group; of those that labels, or another choice, chose, failed runs are left out."""
+def _list_inside(word: str) -> list[Path]:
+    """Return the runs of a folder of runs; none for anything else."""
+    from joulelab.store.run_folder import list_runs
+
+    return list_runs(Path(word)) if Path(word).is_dir() else []
+
+
+def load_group(letter: str, words: Sequence[str], paths: Sequence[Path], site: Site | None) -> RunGroup:
+    """Read the runs of a group; of those that a label or a folder chose, failed runs are left out."""
     from joulelab.analysis.results_file import load_result
     from joulelab.report.comparison import is_success
     from joulelab.report.group_comparison import RunGroup
 
     results = [load_result(path).with_site(site) for path in paths]
-    kept = [r for r in results if is_success(r)] if is_choice or any(map(_is_label, words)) else results
+    kept = [r for r in results if is_success(r)] if any(_is_label(w) or _list_inside(w) for w in words) else results
     if not kept:
         raise UsageError("no-whole-run", f"none of the {len(results)} runs of {' '.join(words)} has succeeded")
     return RunGroup(letter, " ".join(words), tuple(kept), len(results) - len(kept))

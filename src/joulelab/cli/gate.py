@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,13 +71,15 @@ def command(words: tuple[str, ...], limit: float, at_most: int, as_json: bool, r
     after = click.get_current_context().meta[WORDS_AFTER_DASHES]
     if bool(after) == (len(words) > 1):
         what = "name the runs, or a command after --, not both" if after else "name a run, or a command after --"
-        raise UsageError("gate-runs", f"{what}: joulelab gate BASELINE -- CMD")
+        again = f"joulelab gate {shlex.quote(words[0])} -- {shlex.join(after) or 'CMD'}"
+        raise UsageError("gate-runs", f"{what}: {again}")
     site = load_current_site()
     baseline = _load_group("baseline", words[:1], runs, site)
     if after:
         found = _repeat_command(after, baseline, limit, at_most, runs, site, _list_options(given))
     else:
         found = _judge_runs(baseline, words[1:], limit, runs, site)
+    found = replace(found, commands=_make_commands(words, found, runs))
     if as_json:
         print_json(found.to_json())
     else:
@@ -86,14 +90,12 @@ def command(words: tuple[str, ...], limit: float, at_most: int, as_json: bool, r
 
 
 def _load_group(letter: str, words: Sequence[str], runs: Path, site: Site | None) -> RunGroup:
-    """Read the runs that words choose, those of a folder too; of a choice, runs that failed are left out."""
+    """Read the runs that words choose; of those that a label or a folder chose, failed runs are left out."""
     from joulelab.cli.compare import find_group, load_group
-    from joulelab.store.run_folder import list_runs
 
-    folders = {word: list_runs(Path(word)) for word in words if Path(word).is_dir() and list_runs(Path(word))}
-    paths = [path for word in words for path in folders.get(word) or find_group(runs, [word])]
+    paths = find_group(runs, words)
     with show_progress(f"reading {len(paths)} runs"):
-        return load_group(letter, words, paths, site, is_choice=bool(folders))
+        return load_group(letter, words, paths, site)
 
 
 def _judge_runs(baseline: RunGroup, words: Sequence[str], limit: float, runs: Path, site: Site | None) -> GateReport:
@@ -147,6 +149,20 @@ def _measure_command(words: Sequence[str], runs: Path, options: Sequence[str]) -
         print_notice(f"{why}, so its energy is not judged")
         raise SystemExit(FAILED_CODE)
     return load_result(Path(path))
+
+
+def _make_commands(words: Sequence[str], found: GateReport, runs: Path) -> dict[str, str]:
+    """Return the arguments of next steps: `compared` for `joulelab compare`, `again` for `joulelab gate`."""
+    from joulelab.store.redact import HIDDEN
+
+    typed = click.get_current_context().get_parameter_source("runs") is click.core.ParameterSource.COMMANDLINE
+    folder = ["--runs", str(runs)] if typed else []
+    current = words[1:] or [run.run for run in found.current.runs]
+    made = {"compared": shlex.join([*folder, words[0], "vs", *current])}
+    last = found.current.runs[-1]
+    if last.command and last.outcome == "exit" and not any(HIDDEN in word for word in last.command):
+        made["again"] = shlex.join([*folder, words[0], "--", *last.command])
+    return made
 
 
 def _list_options(given: dict[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.cell_comparison import make_samples
@@ -30,7 +30,10 @@ EXIT_CODES = {"not above": 0, "above": 1, "undecided": 2}
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """Hold a decision about two groups of runs; `per` is the work that energies are divided by, None for whole runs."""
+    """Hold a decision about two groups of runs; `per` is the work that energies are divided by, None for whole runs.
+
+    `commands` are the arguments of the commands of next steps, by the name of their field, quoted for a shell.
+    """
 
     baseline: RunGroup
     current: RunGroup
@@ -39,6 +42,7 @@ class GateReport:
     verdict: GateVerdict
     limit: float
     per: str | None = None
+    commands: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -52,7 +56,7 @@ class GateReport:
         numbers: dict[str, float] = {"limit": self.limit}
         if verdict.figure is not None and verdict.interval is not None:
             numbers |= {"change": verdict.figure - 1, "low": verdict.interval[0] - 1, "high": verdict.interval[1] - 1}
-        texts = {"per": name_one(self.per)} if self.per else {}
+        texts = {**self.commands, **({"per": name_one(self.per)} if self.per else {})}
         code = verdict.decision.replace(" ", "-")
         case = "no-energy" if None in self.samples else str(verdict.reason)
         if verdict.decision == "above" and numbers["low"] <= self.limit:

@@ -253,12 +253,12 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     "gate-above": (
         "failed",
         "Above: the energy[ per {per}] is {change:+%} against the baseline ({low:+%} to {high:+%}), more than the limit of {limit:%}.",
-        "Compare the runs in full: joulelab compare BASELINE vs RUN",
+        "Compare the runs in full[: joulelab compare {compared}]",
     ),
     "gate-above.possible": (
         "failed",
         "Above: the energy[ per {per}] is {change:+%} against the baseline ({low:+%} to {high:+%}), significantly more; a rise of {limit:%} is possible.",
-        "Compare the runs in full: joulelab compare BASELINE vs RUN",
+        "Compare the runs in full[: joulelab compare {compared}]",
     ),
     "gate-not-above": (
         "note",
@@ -273,7 +273,7 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     "gate-undecided.one-run-each": (
         "warning",
         "Cannot decide: there is one run each, so the scatter between runs is unknown.",
-        "Repeat at least one of them: joulelab gate BASELINE -- CMD",
+        "Repeat at least one of them[: joulelab gate {again}]",
     ),
     "gate-undecided.meters": (
         "warning",

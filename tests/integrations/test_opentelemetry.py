@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,10 +27,12 @@ from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, MissingDependency
 from joulelab.core.spec import Spec, Stream
+from joulelab.integrations import opentelemetry_export
 from joulelab.integrations.opentelemetry_export import (
     ExportSettings,
     HardwareReading,
     MetricPoints,
+    RunExport,
     clean_reason,
     list_result_readings,
     make_resource,
@@ -129,6 +134,33 @@ def test_reasons_of_exporters_show_no_secrets() -> None:
     assert "127.0.0.1:1/v1/traces" in found
     assert clean_reason("code: 401, reason: Unauthorized", environ) == "code: 401, reason: Unauthorized"
     assert "lonely5" not in clean_reason("wrong: lonely5", {"OTEL_EXPORTER_OTLP_METRICS_HEADERS": "lonely5"})
+
+
+@pytest.mark.system
+def test_a_redirect_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A collector behind a login page: the exporters themselves take this answer for success."""
+    requests = importlib.import_module("requests")
+    asked: list[str] = []
+
+    def redirect(_adapter: Any, request: Any, **_: Any) -> Any:
+        asked.append(request.url)
+        answer = requests.Response()
+        answer.status_code, answer.url, answer.request = 302, request.url, request
+        answer.raw = io.BytesIO()
+        answer.headers["Location"] = "https://login.example/sso?state=secret1"
+        return answer
+
+    monkeypatch.setattr("requests.adapters.HTTPAdapter.send", redirect)
+    monkeypatch.setattr(opentelemetry_export, "FLUSH_S", 300.0)  # a busy machine
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", URL)
+    warnings: list[str] = []
+    outcome: Any = SimpleNamespace(result=load_result(make_run(tmp_path)))
+    display: Any = None
+    with RunExport(ExportSettings(HTTP, HTTP), display, {}, warnings.append).send_result(outcome):
+        pass
+    assert asked == [f"{URL}/v1/metrics", f"{URL}/v1/traces"]
+    (text,) = warnings
+    assert "HTTP 302, a redirect to https://login.example/sso; check OTEL_EXPORTER_OTLP_ENDPOINT" in text
 
 
 def test_phases_are_spans_inside_an_open_trace(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ CHECK = "check OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS"
 NOT_EXPORTED = "energy is not exported by OTLP"
 MOST_OF_REASON = 160  # letters of an exporter's message
 LEAST_SECRET = 4  # letters of a word of a header: shorter ones occur everywhere
+CREDENTIALS = "_CREDENTIAL_PROVIDER"  # ends the variables by which the exporters get a session of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +107,30 @@ def open_exporter(protocol: str, signal: str, timeout_s: float | None = None) ->
         then = f"set OTEL_EXPORTER_OTLP_PROTOCOL to {' or '.join(PACKAGES)}"
         raise ConfigError(f"OTLP has no protocol {protocol!r} here", next=then, code="config.otlp-protocol")
     package, then = PACKAGES[protocol]
+    given: dict[str, Any] = {} if timeout_s is None else {"timeout": timeout_s}
     try:
         module = import_module(f"{package}.{signal}_exporter")
+        if protocol == "http/protobuf" and not any(name.endswith(CREDENTIALS) for name in os.environ):
+            given["session"] = open_session()
     except ImportError as error:
         raise MissingDependency(NOT_EXPORTED, why=f"a package is missing: {error.name}", next=then) from None
     made = module.OTLPMetricExporter if signal == "metric" else module.OTLPSpanExporter
-    return made() if timeout_s is None else made(timeout=timeout_s)
+    return made(**given)
+
+
+def open_session() -> Any:
+    """Open a session of `requests` in which a redirect is a failure: the exporters take one for success."""
+    requests = import_module("requests")  # a package of the exporters, not one of ours
+
+    def refuse_redirect(answer: Any, *_: Any, **__: Any) -> None:
+        if 300 <= answer.status_code < 400:
+            answer.close()
+            to = answer.headers.get("Location", "").partition("?")[0]  # the rest may hold secrets
+            raise requests.RequestException(f"HTTP {answer.status_code}, a redirect{f' to {to}' if to else ''}")
+
+    session = requests.Session()
+    session.hooks["response"].append(refuse_redirect)
+    return session
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +313,11 @@ class PeriodicExport:
         if found is None or not found[0]:
             return
         log.reason = ""
-        if exporter.export(self._points.make_metrics(*found, self._describe)).name == "SUCCESS":
+        try:
+            is_sent = exporter.export(self._points.make_metrics(*found, self._describe)).name == "SUCCESS"
+        except Exception as error:  # noqa: BLE001 - the next export may succeed
+            is_sent, log.reason = False, word_failure(error)
+        if is_sent:
             self._is_failing = False
         else:
             self._note_failure(log.reason or "the collector refused it")

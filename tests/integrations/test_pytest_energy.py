@@ -57,7 +57,11 @@ class Bench:
         self.noise_j, self.device = 0.1, "GPU-0"
         pytester.makepyfile(test_it=TESTS)
         # pytester forgets all modules that a session imports; a second numpy, or a second Quantity, is not the first.
-        monkeypatch.setattr(SysModulesSnapshot, "restore", lambda _snapshot: sys.modules.pop("test_it", None))
+        monkeypatch.setattr(
+            SysModulesSnapshot,
+            "restore",
+            lambda _snapshot: [sys.modules.pop(name, None) for name in ("test_it", "test_next")],
+        )
         monkeypatch.setattr(measured_tests, "measure", self.measure)
         monkeypatch.setattr(measured_tests, "wait_until_covered", lambda _run, _end_ns: None)
         monkeypatch.setattr(measured_tests, "measure_spans", self.measure_spans)
@@ -139,6 +143,54 @@ def test_a_failure_shows_the_output_of_the_last_repeat(bench: Bench) -> None:
     )
     bench.energies = [80.0]
     assert bench.run().stdout.str().count("once") == 1
+
+
+FIXTURES = """
+import pytest
+
+LOG = []
+
+@pytest.fixture(scope="session", autouse=True)
+def session():
+    LOG.append("session")
+    yield
+    print("LOG", *LOG, "end-session")
+
+@pytest.fixture(scope="module")
+def model():
+    LOG.append("model")
+    yield
+    LOG.append("end-model")
+
+@pytest.fixture
+def fresh():
+    LOG.append("fresh")
+    yield
+    LOG.append("end-fresh")
+    assert LOG.count("fresh") != FAILS
+
+@pytest.mark.energy(max_j=50)
+def test_last(model, fresh):
+    LOG.append("call")
+"""
+
+
+def test_fixtures_of_a_wider_scope_outlive_the_repeats(bench: Bench) -> None:
+    bench.energies = [80.0, 80.5, 79.5]
+    bench.pytester.makepyfile(test_next="def test_after(): pass")
+    once = ["fresh", "call", "end-fresh"]
+    for fails, repeats in ((0, 3), (1, 2)):  # a repeat that is not the last one fails to tear down
+        bench.pytester.makepyfile(test_it=f"FAILS = {fails}\n{FIXTURES}")
+        result = bench.run("-s")
+        result.assert_outcomes(passed=1 + bool(fails), failed=int(not fails), errors=int(bool(fails)))
+        (line,) = [line for line in result.stdout.lines if "LOG session" in line]
+        assert line[line.index("LOG") :].split()[1:] == [
+            "session",
+            "model",
+            *once * repeats,
+            "end-model",
+            "end-session",
+        ]
 
 
 def test_repeats_are_not_advised_where_meters_are_the_reason(bench: Bench) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.runner import runtestprotocol
+from _pytest.runner import call_and_report
 
 from joulelab.analysis.energy_gate import (
     FEWEST_REPEATS,
@@ -170,7 +171,8 @@ class EnergySession:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run a test that has a limit until it can be judged; others are run by pytest itself."""
         test = self._find_test(item)
-        if self._run is None or not (test.has_limit or self._is_update):
+        is_called = not item.config.getoption("setuponly", False)  # noqa: FBT003 - pytest's order
+        if self._run is None or not (test.has_limit or self._is_update) or not is_called:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._repeat_test(item, nextitem, test):
@@ -185,24 +187,40 @@ class EnergySession:
     def _repeat_test(
         self, item: pytest.Item, nextitem: pytest.Item | None, test: MeasuredTest
     ) -> list[pytest.TestReport]:
-        """Return the reports of the last repeat; that of the call fails if the test needs significantly more."""
+        """Return the reports of the last repeat; that of the call fails if the test needs significantly more.
+
+        Fixtures of the test itself are fresh in each repeat; those of a wider scope stay until the last one. So it is
+        decided before the teardown whether a repeat is the last, which pytest's `runtestprotocol` does not allow.
+        """
         until_ns = monotonic_ns() + round(self._seconds * NS)
-        most = min(UPDATE_REPEATS, self._repeats) if self._is_update else self._repeats
+        failures: list[pytest.TestReport] = []
         while True:
             item._report_sections.clear()  # noqa: SLF001 - else a failure prints the output of all repeats
-            reports = runtestprotocol(item, nextitem=nextitem, log=False)
-            if not all(report.passed for report in reports) or not test.spans:
-                return reports
-            if not self._is_update:
-                test.verdict = self._judge_test(test)
-                if test.verdict is None or not test.verdict.needs_repeats:
-                    break
-            if len(test.spans) >= most or monotonic_ns() + round(test.seconds * NS) > until_ns:
+            reports = run_call(item)
+            is_last = bool(failures) or self._is_last(item, test, reports, until_ns)
+            # The parent stands for an item after this one that shares all fixtures of a wider scope.
+            reports.append(tear_down(item, nextitem if is_last else item.parent))
+            if is_last:
                 break
+            failures += [] if reports[-1].passed else reports[-1:]
         if test.verdict is not None and test.verdict.decision == "above":
             call = next(report for report in reports if report.when == "call")
             call.outcome, call.longrepr = "failed", self._word_failure(test)
-        return reports
+        return [*reports, *failures]
+
+    def _is_last(
+        self, item: pytest.Item, test: MeasuredTest, reports: Sequence[pytest.TestReport], until_ns: int
+    ) -> bool:
+        """Judge a test after a call, and return whether it is to be called no more."""
+        is_ending = item.session.shouldfail or item.session.shouldstop
+        if is_ending or not all(report.passed for report in reports) or not test.spans:
+            return True
+        if not self._is_update:
+            test.verdict = self._judge_test(test)
+            if test.verdict is None or not test.verdict.needs_repeats:
+                return True
+        most = min(UPDATE_REPEATS, self._repeats) if self._is_update else self._repeats
+        return len(test.spans) >= most or monotonic_ns() + round(test.seconds * NS) > until_ns
 
     def _judge_test(self, test: MeasuredTest) -> GateVerdict | None:
         """Return the verdict so far, None if nothing is measured."""
@@ -302,6 +320,24 @@ class EnergySession:
             terminalreporter.write_line(note)
 
 
+def run_call(item: pytest.Item) -> list[pytest.TestReport]:
+    """Set a test up and call it, as pytest's own protocol does; return the reports."""
+    if getattr(item, "_request", None) is False:  # it ran before, and its request for fixtures has ended
+        item._initrequest()  # type: ignore[attr-defined]  # noqa: SLF001 - as pytest does
+    reports = [call_and_report(item, "setup", log=False)]
+    return [*reports, call_and_report(item, "call", log=False)] if reports[0].passed else reports
+
+
+def tear_down(item: pytest.Item, following: pytest.Item | pytest.Collector | None) -> pytest.TestReport:
+    """Tear down the fixtures of a test that `following` does not share; return the report."""
+    is_ending = item.session.shouldfail or item.session.shouldstop
+    try:
+        return call_and_report(item, "teardown", log=False, nextitem=None if is_ending else following)
+    finally:
+        if hasattr(item, "_request"):
+            item._request, item.funcargs = False, None  # type: ignore[attr-defined]  # noqa: SLF001 - as pytest does
+
+
 def make_test_table(tests: dict[str, MeasuredTest], most: int) -> Table:
     """Return the tests with the largest energy per call."""
     from joulelab.report.format import shorten_middle
@@ -396,7 +432,7 @@ def read_baseline(file: Path, *, may_lack: bool = False) -> dict[str, RepeatSamp
             for name, entry in data["tests"].items()
         }
     except FileNotFoundError:
-        then = f"pytest --energy --energy-baseline {file} --energy-update"
+        then = f"pytest --energy --energy-baseline {shlex.quote(str(file))} --energy-update"
         raise pytest.UsageError(f"there is no baseline {file}; write it: {then}") from None
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise pytest.UsageError(f"{file} is not a baseline of --energy ({type(error).__name__}: {error})") from None

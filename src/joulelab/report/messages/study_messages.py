@@ -287,8 +287,8 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "gate-undecided.not-resolved": (
         "warning",
-        "Cannot decide: the energy of the baseline is smaller than its interval.",
-        "Measure a longer run, or more repeats of it.",
+        "Cannot decide: the energy of the baseline is not resolved: its runs scatter too much, or are too short.",
+        "Measure longer runs of it, or more of them.",
     ),
     "gate-undecided.no-energy": (
         "warning",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.virtual import NS, TOOK, counter_spec, ns, power_spec, readings, stamps, stepped
+from tests.campaign.square_meter import UPDATE_S, compute_energy_j
 from tests.rows import every_row
 
 from joulelab.analysis.counter import CounterCurve, Knots, _refine_knots
@@ -173,12 +175,14 @@ def test_an_event_between_two_readings_of_a_coarse_counter_may_have_reached_any_
     assert quiet.expanded < 0.8 * found.expanded
 
 
-def test_after_the_last_reading_of_a_coarse_counter_power_may_have_fallen():
+def test_after_the_last_reading_of_a_coarse_counter_power_may_have_fallen_or_risen():
     t = np.arange(0.0, 601.0, 20.0)
     c = curve(t, np.floor(1000.0 * t / 3600.0) * 3600.0, counter_spec(1.0, quantum=3600.0))
     found = c.energy(ns(100.0), ns(700.0))
-    for since_w in (0.0, 1000.0):
+    for since_w in (0.0, 1000.0, 3900.0):
         assert abs(found.value - 500e3 - 100 * since_w) <= found.expanded
+    soon = c.energy(ns(100.0), ns(630.0))
+    assert soon.expanded < 0.3 * found.expanded, "power does not rise fourfold in a step and a half"
 
 
 # Ticks.
@@ -371,15 +375,15 @@ def test_one_reading_has_no_pace():
     assert curve([1.0], [5.0], counter_spec(0.1))._find_alike(0.0) == 0.0
 
 
-def test_with_no_reading_outside_anything_from_idle_to_the_near_power_may_be():
+def test_with_no_reading_outside_anything_from_idle_to_the_limit_may_be():
     t = np.arange(0, 5, 0.1)
     c = curve(t, 400 * t, counter_spec(1e-3, limits=(50, 700)))
     inside, beyond = c.energy(ns(1), ns(4.9)), c.energy(ns(1), ns(6.9))
     extra = beyond.value - inside.value
-    for true_w in (50.0, 400.0):
+    for true_w in (50.0, 400.0, 700.0):
         assert abs(extra - 2.0 * true_w) <= 2 * beyond.u
     before = c.energy(ns(-2), ns(4))
-    for true_w in (50.0, 400.0):
+    for true_w in (50.0, 400.0, 700.0):
         assert abs(before.value - 1600 - 2 * true_w) <= 2 * before.u
 
 
@@ -549,3 +553,47 @@ def test_a_counter_that_stopped_before_the_end_holds_a_load_that_rose_since():
     for later_w in (25.0, 100.0, 650.0):
         assert abs(found.value - (100.0 * 2.4 + later_w * 2.1)) <= 2 * found.u
     assert c.energy(ns(0.5), ns(2.5)).u < 10.0
+
+
+def read_square_load(begin_s, end_s):
+    """Return the counter of the campaign's load (60 and 240 W for 0.7 s each), read every 50 ms."""
+    t = np.arange(begin_s, end_s, 0.05)
+    steps = [ns(math.floor(s / UPDATE_S + 1e-6) * UPDATE_S) for s in t]
+    return curve(t, [compute_energy_j(at) for at in steps], counter_spec(UPDATE_S))
+
+
+@every_row(
+    ("early_s", "late_s"),  # by which the first reading comes after the begin, and the last one before the end
+    [(-0.2, 0.0), (0.03, -0.2), (0.12, -0.2), (0.5, -0.2), (-0.2, 0.03), (-0.2, 0.12), (0.06, 0.06), (0.2, 0.3)],
+)
+def test_a_counter_that_began_late_or_stopped_early_holds_the_load_it_did_not_see(early_s, late_s):
+    for begin_s in np.arange(0.0, 1.4, 0.05):
+        for length_s in (0.7, 1.0, 3.1):
+            c = read_square_load(begin_s + early_s, begin_s + length_s - late_s)
+            found = c.energy(ns(begin_s), ns(begin_s + length_s))
+            true_j = compute_energy_j(ns(begin_s + length_s)) - compute_energy_j(ns(begin_s))
+            assert abs(found.value - true_j) <= found.expanded, (begin_s, length_s, found, true_j)
+
+
+def test_what_a_long_record_never_shows_is_not_expected_in_a_step_without_readings():
+    t = np.arange(0, 10, 0.1)
+    c = curve(t, 100.0 * t, counter_spec(0.01))
+    inside, beyond, far = (c.energy(ns(1), ns(end_s)) for end_s in (9.85, 10.05, 11.0))
+    assert beyond.value == pytest.approx(905.0, rel=0.002)
+    assert inside.expanded < beyond.expanded < 1.3 * 0.15 * 100.0 + inside.expanded
+    assert far.expanded > 1.1 * 300.0, "after three steps it may have risen fourfold"
+
+
+def test_a_counter_that_is_late_itself_did_not_stop_before_the_end():
+    t = np.arange(0, 10, 0.1)
+    few, many = (
+        curve(t, 100.0 * t, replace(counter_spec(0.1, limits=(0, high)), lag_s=1.0)).energy(ns(1), ns(9.9))
+        for high in (200.0, 700.0)
+    )
+    assert few.u < many.u, "its last half second is several steps, of which it shows nothing"
+    for c, other in (
+        [curve(t, 100.0 * t, replace(counter_spec(0.1, limits=(0, high)), lag_s=0.4)) for high in (200.0, 700.0)],
+        [curve(t, 100.0 * t, counter_spec(0.1, limits=(0, high))).shift_back(0.2, 0.1) for high in (200.0, 700.0)],
+    ):
+        assert c.energy(ns(1), ns(9.9)).u == pytest.approx(other.energy(ns(1), ns(9.9)).u)
+        assert 1.5 * c.energy(ns(1), ns(10.9)).u < other.energy(ns(1), ns(10.9)).u

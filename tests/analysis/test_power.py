@@ -401,13 +401,24 @@ def test_an_edge_is_blurred_by_windows_and_ages():
         assert p.edge_u(ns(25.2)) == pytest.approx(0.1 * 500 * blur_s), "a tenth of the power may vary unseen"
 
 
-def test_an_edge_reaches_down_to_idle_where_nothing_was_read_beyond():
+def test_an_edge_reaches_from_idle_to_the_limit_where_nothing_was_read_beyond():
     t = np.arange(0, 10, 1.0)
     p = curve(t, np.full(10, 400.0), power_spec(0.0, 0.0, limits=(50, 700)))
-    assert p.edge_u(ns(11.0)) == pytest.approx((400 - 120) * 2.0 / math.sqrt(3), rel=1e-4)
-    # After three steps the meter has stopped, or began late: then power may have risen as well.
-    for second in (14.0, -5.0):
-        assert p.edge_u(ns(second)) == pytest.approx((700 - 120) * 5.0 / math.sqrt(3), rel=1e-4)
+    for second, beyond_s in ((11.0, 2.0), (14.0, 5.0), (-2.0, 2.0), (-5.0, 5.0)):
+        assert p.edge_u(ns(second)) == pytest.approx((700 - 120) * beyond_s / math.sqrt(3), rel=1e-4)
+    unlimited = curve(t, np.where(t == 3, 600.0, 400.0), power_spec(0.0, 0.0))
+    assert unlimited.edge_u(ns(11.0)) == pytest.approx((660 - 120) * 2.0 / math.sqrt(3), rel=1e-4)
+
+
+def test_an_edge_before_the_last_reading_reaches_up_to_the_power_near_it():
+    """The reading after the edge is a mean over times before it, but the meter did not stop."""
+    t = np.arange(0, 10, 1.0)
+    p = curve(t, np.full(10, 400.0), power_spec(1.0, 1.0, limits=(50, 700)))
+    blur_s = math.hypot(1 / math.sqrt(12), WINDOW_EDGE)
+    assert p.edge_u(ns(8.9)) == pytest.approx((400 - 120) * math.hypot(blur_s, 0.9 / math.sqrt(3)), rel=1e-4)
+    moved = p.shift_back(0.5, 0.1)
+    assert moved.edge_u(ns(8.9)) == pytest.approx((400 - 120) * math.hypot(blur_s, 1.4 / math.sqrt(3)), rel=1e-4)
+    assert p.edge_u(ns(9.1)) == pytest.approx((700 - 120) * math.hypot(blur_s, 1.1 / math.sqrt(3)), rel=1e-4)
 
 
 @pytest.mark.parametrize("lost", ["end", "start"])

@@ -13,6 +13,7 @@ from joulelab.analysis.calibrations import get_missing_power, make_level_terms
 from joulelab.analysis.power import GAP_STEPS, PowerCurve, name_error_source
 from joulelab.analysis.readings import Readings, find_usual_step
 from joulelab.analysis.unseen import (
+    BEYOND_MEANS,
     GRID_DRIFT,
     RIPPLE,
     PowerBounds,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from joulelab.core.spec import Spec
 
 TICK_DRIFT = 0.02  # an instrument keeps its own step within 2 %
+SHORTEST_RECORD_S = 2.0  # a shorter record may have missed the states of a load: no power in it is its highest
 COARSE_SHARE = 0.3  # a counter is coarse if one count is more than this share of the energy of one update
 REFINING_KNOTS = 8  # steps on each side that may refine the time of a step
 NEAR_KNOTS = 4  # steps on each side over which the power around an edge is found
@@ -65,7 +67,7 @@ class CounterCurve:
 
     `power` is a power channel of the same device: it shows the power inside a tick, and how much a sensor that measures
     part of the time may have missed. `lag_u_s` is the standard uncertainty of the lag of the stamps, if the lag was
-    found; else the stamps are moved back by half of the lag in the `Spec`.
+    found; else the stamps are moved back by half of the lag in the `Spec`. `moved_s`: they were moved back so far.
     """
 
     def __init__(
@@ -77,11 +79,13 @@ class CounterCurve:
         power: PowerCurve | None = None,
         bounds: PowerBounds | None = None,
         lag_u_s: float | None = None,
+        moved_s: float = 0.0,
     ) -> None:
         if not len(readings):
             raise ValueError(f"{name}: no readings")
         if lag_u_s is None:
-            readings, lag_u_s = readings.shift_back(spec.lag_s / 2), spec.lag_s / math.sqrt(12)
+            moved_s, lag_u_s = spec.lag_s / 2, spec.lag_s / math.sqrt(12)
+            readings = readings.shift_back(moved_s)
         self.readings = readings
         self.spec = spec
         self.name = name
@@ -89,6 +93,7 @@ class CounterCurve:
         self.missing_w = get_missing_power(spec)
         self.power = power
         self.lag_u_s = lag_u_s
+        self.moved_s = moved_s
         self.base_ns = int(readings.t0_ns[0])
         self.bounds = bounds or (power.bounds if power else PowerBounds(*(spec.limits or (0.0, math.inf))))
         self.resets: list[tuple[int, int]] = []
@@ -98,8 +103,15 @@ class CounterCurve:
 
     def shift_back(self, lag_s: float, lag_u_s: float) -> CounterCurve:
         """Return the curve with stamps moved back by a lag whose standard uncertainty is known."""
-        readings, power = self.readings.shift_back(lag_s), self.power and self.power.shift_back(lag_s, lag_u_s)
-        return CounterCurve(readings, self.spec, name=self.name, power=power, bounds=self.bounds, lag_u_s=lag_u_s)
+        return CounterCurve(
+            self.readings.shift_back(lag_s),
+            self.spec,
+            name=self.name,
+            power=self.power and self.power.shift_back(lag_s, lag_u_s),
+            bounds=self.bounds,
+            lag_u_s=lag_u_s,
+            moved_s=self.moved_s + lag_s,
+        )
 
     def _find_breaks(self) -> tuple[Ints, Floats, Floats]:
         """Find wraps and resets; return the reading after each, the energy to add from there (J) and its variance."""
@@ -218,8 +230,12 @@ class CounterCurve:
     def at(self, t_ns: int) -> tuple[float, float, float]:
         """Return C(t) in J and its standard uncertainties: from the power within a step, from the time of the steps."""
         if t_ns not in self._found:  # the end of a phase is the start of the next
-            self._found[t_ns] = (*self._coarse.at(t_ns), 0.0) if self.is_coarse else self._find_between_steps(t_ns)
+            self._found[t_ns] = self._find_coarse(t_ns) if self.is_coarse else self._find_between_steps(t_ns)
         return self._found[t_ns]
+
+    def _find_coarse(self, t_ns: int) -> tuple[float, float, float]:
+        unread_s = abs(t_ns - self._clip_to_record(t_ns)) * 1e-9
+        return *self._coarse.at(t_ns, self._find_unread_w(unread_s) if unread_s else None), 0.0
 
     def _find_between_steps(self, t_ns: int) -> tuple[float, float, float]:
         knots = self.find_knots(t_ns)
@@ -244,24 +260,56 @@ class CounterCurve:
     def _coarse(self) -> CoarseCounter:
         return CoarseCounter(self.readings, self.spec, self.bounds, self.unwrap_slice, self._highest_w)
 
-    def _extrapolate(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float, float]:
-        """Return C(t) and its uncertainties outside of the known steps: power is between idle and the power near t.
+    def _clip_to_record(self, t_ns: int) -> int:
+        """Return t, or the first or last time with readings if t lies beyond them."""
+        first_ns, last_ns = int(self.readings.t0_ns[0]), int(self.readings.t1_ns[-1]) + round(self.moved_s * 1e9)
+        return min(max(t_ns, first_ns), last_ns)
 
-        Where several steps are missing, the counter stopped or began late: then it may be the highest possible power.
+    def _find_unread_w(self, unread_s: float) -> float:
+        """Return the highest power (W) that a time without readings, at begin or end of the record, may have had.
+
+        It is the limit of the device. Without one, a time of a few steps may have any power that the record shows, if
+        that is long enough to show the states of its load; a longer time may have any possible power.
+        """
+        record_s = float(self.readings.t1_ns[-1] - self.readings.t0_ns[0]) * 1e-9
+        is_long = unread_s > GAP_STEPS * max(self._usual_step_s, self.spec.update_s or 0.0)
+        if math.isfinite(self.bounds.high) or is_long or record_s < SHORTEST_RECORD_S:
+            return self._highest_w
+        return min(self._seen_w, self._highest_w)
+
+    @cached_property
+    def _seen_w(self) -> float:
+        """Return the highest power (W) of the record, and as much more as its means may hide."""
+        watts = self.find_powers(NEAR_KNOTS * max(self._usual_step_s, self.spec.update_s or 0.0)).value - self.missing_w
+        low, high = float(watts.min(initial=self._usual_w)), float(watts.max(initial=self._usual_w))
+        return high + max((high - low) * BEYOND_MEANS, high * RIPPLE)
+
+    def _extrapolate(self, knots: Knots, s: float, t_ns: int, *, after: bool) -> tuple[float, float, float]:
+        """Return C(t) and its uncertainties outside of the known steps: power is that near t.
+
+        Before the first and after the last reading it may be anything from idle to the highest possible power: a
+        counter that stopped or began late says nothing of the load there.
         """
         i = knots.t.size - 1 if after else 0
         span = s - float(knots.t[i])
-        near = [w for w in (knots.find_slope_around(i), knots.find_slope(i - 1, i + 1)) if w is not None]
-        near += self.power.find_range_near(t_ns)[:2] if self.power is not None else ()
+        slopes = [w for w in (knots.find_slope_around(i), knots.find_slope(i - 1, i + 1)) if w is not None]
+        read_ns = self._clip_to_record(t_ns)
+        near = [*slopes, *(self.power.find_range_near(read_ns)[:2] if self.power is not None else ())]
         low, high = (min(near), max(near)) if near else (self.bounds.low, self._highest_w)
-        if not after or t_ns > int(self.readings.t1_ns[-1]):
+        if not after or (self.moved_s > 0 and t_ns > int(self.readings.t1_ns[-1])):
             low = min(low, self.bounds.low)
-        steps = np.diff(knots.t)
-        if steps.size and abs(span) > GAP_STEPS * max(find_usual_step(steps), self.spec.update_s or 0.0):
+        unread_s = min(abs(t_ns - read_ns) * 1e-9, abs(span))
+        read_s, steps = abs(span) - unread_s, np.diff(knots.t)
+        if steps.size and read_s > GAP_STEPS * max(find_usual_step(steps), self.spec.update_s or 0.0):
             high = max(high, self._highest_w)
-        mean = (low + high) / 2
-        u = abs(span) * max(high - low, RIPPLE * mean) / math.sqrt(12)
-        return float(knots.energy[i]) + span * mean, u, mean * float(knots.half[i]) / math.sqrt(3)
+        watts = (low + high) / 2
+        joules, u = read_s * watts, read_s * max(high - low, RIPPLE * watts) / math.sqrt(12)
+        if unread_s:
+            watts = (min(slopes) + max(slopes)) / 2 if slopes else watts
+            most_off = max(watts - min(low, self.bounds.low), max(high, self._find_unread_w(unread_s)) - watts)
+            joules, u = joules + unread_s * watts, u + unread_s * most_off / math.sqrt(3)
+        value = float(knots.energy[i]) + math.copysign(joules, span)
+        return value, u, watts * float(knots.half[i]) / math.sqrt(3)
 
     def _interpolate(self, knots: Knots, s: float, k: int) -> tuple[float, float, float]:
         """Return C(t) and its uncertainties inside a tick, from the steps on both sides and the powers of neighbours.
@@ -409,11 +457,12 @@ class CoarseCounter:
     unwrap_slice: Callable[[slice], Floats]
     highest_w: float
 
-    def at(self, t_ns: int) -> tuple[float, float]:
+    def at(self, t_ns: int, unread_w: float | None = None) -> tuple[float, float]:
         """Return C(t) and its standard uncertainty: between the shown value and one count more, up to one update old.
 
         Between two readings, power lies between the power before and the power after them, unless their rise excludes
-        that. If one of the two is not known, power may have been as low as the lower bound.
+        that. If one of the two is not known, power may have been as low as the lower bound. `unread_w` is the highest
+        power (W) beyond the readings, None if t lies between them.
         """
         r, quantum, tick = self.readings, self.spec.accuracy.quantum, self.spec.update_s or 0.0
         k = max(int(np.searchsorted(r.t1_ns, t_ns, side="right")) - 1, 0)
@@ -421,7 +470,9 @@ class CoarseCounter:
         both = self._find_rate(k, -1), self._find_rate(min(k + 1, len(r) - 1), 1)
         known = [rate for rate in both if rate is not None]
         low, high = self.bounds.low, self.bounds.high
-        if known and all(steady for _, _, steady in known):
+        if unread_w is not None:
+            high = unread_w
+        elif known and all(steady for _, _, steady in known):
             high = min(max(w * (1 + STEADY_SHARE) + blur for w, blur, _ in known), high)
             if len(known) > 1:
                 low = max(min(w * (1 - STEADY_SHARE) - blur for w, blur, _ in known), low)

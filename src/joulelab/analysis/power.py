@@ -56,7 +56,8 @@ class PowerCurve:
     """Compute C(t), and the energy of any time span as C(b) - C(a), for one power channel.
 
     `step_s` is the requested time between readings; by default it is found from the readings. `lag_u_s` is the standard
-    uncertainty of the lag of the stamps, if the lag was found. Raises ValueError without readings.
+    uncertainty of the lag of the stamps, if the lag was found; they were moved back by `moved_s`. Raises ValueError
+    without readings.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class PowerCurve:
         bounds: PowerBounds | None = None,
         step_s: float | None = None,
         lag_u_s: float | None = None,
+        moved_s: float = 0.0,
     ) -> None:
         if not len(readings):
             raise ValueError(f"{name}: no readings")
@@ -75,6 +77,7 @@ class PowerCurve:
         self.spec = spec
         self.name = name
         self.lag_u_s = spec.lag_s / math.sqrt(12) if lag_u_s is None else lag_u_s
+        self.moved_s = moved_s
         self.source = name_error_source(spec, name)
         self.base_ns = int(readings.t0_ns[0])
         self.step_s = step_s or self._find_step()
@@ -95,8 +98,15 @@ class PowerCurve:
 
     def shift_back(self, lag_s: float, lag_u_s: float) -> PowerCurve:
         """Return the curve with stamps moved back by a lag whose standard uncertainty is known."""
-        readings, bounds = self.readings.shift_back(lag_s), self.bounds
-        return PowerCurve(readings, self.spec, name=self.name, bounds=bounds, step_s=self.step_s, lag_u_s=lag_u_s)
+        return PowerCurve(
+            self.readings.shift_back(lag_s),
+            self.spec,
+            name=self.name,
+            bounds=self.bounds,
+            step_s=self.step_s,
+            lag_u_s=lag_u_s,
+            moved_s=self.moved_s + lag_s,
+        )
 
     def _find_slow_refresh(self) -> float | None:
         """Return how often (s) the readings show new values, if clearly less often than stated."""
@@ -239,7 +249,8 @@ class PowerCurve:
     def find_range_near(self, t_ns: int) -> tuple[float, float, float]:
         """Return the lowest and highest power (W) read near t, and how far t lies outside of the readings (s).
 
-        If one side has no readings, idle power counts as well.
+        If one side has no readings, idle power counts as well. Where the meter began late or stopped before t,
+        so does the highest possible power.
         """
         reach = self.update_s + self.window_s + self.step_s
         at = t_ns + int(self.shift_s * 1e9)
@@ -252,9 +263,8 @@ class PowerCurve:
             return low, high, 0.0
         beyond_s = abs(int(r.t0_ns[0] if inside == 0 else r.t1_ns[-1]) - at) * 1e-9
         idle, most = self._find_possible_range((low + high) / 2)
-        # The meter stopped, or began late.
-        high = max(high, most) if beyond_s > self._longest_step_s else high
-        return min(low, idle), high, beyond_s
+        has_stopped = t_ns > int(r.t1_ns[-1]) + round(self.moved_s * 1e9) or beyond_s > self._longest_step_s
+        return min(low, idle), max(high, most) if inside == 0 or has_stopped else high, beyond_s
 
     def edge_u(self, t_ns: int) -> float:
         """Return the standard uncertainty (J) of an edge at t: windows and ages blur a change of the load there."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -20,8 +27,10 @@ from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import Unavailable
 from joulelab.instruments.slurm.client import Answer
 from joulelab.recorder.plan import Plan
+from joulelab.twin.model import H100, Node
+from joulelab.twin.twin_server import TwinServer
 
-LINES = "123|ann|physics|gpu|2026-11-16T10:00:00\n124|bob|(null)|gpu|N/A\nslurm_load error|x\n"
+LINES = "123|ann|physics|gpu|2026-11-16T10:00:00|32|2\n124|bob|(null)|gpu|N/A|N/A|1\nslurm_load error|x\n"
 
 
 class Fake:
@@ -56,6 +65,7 @@ def test_jobs_are_found_in_control_groups(tmp_path, path):
         (folder / name).mkdir()
     jobs.look(2.0)
     assert jobs.now["123"].user == "ann"
+    assert jobs.now["123"].cpus == 16
     assert jobs.now["123"].start_utc_ns == 1794823200 * NS
     assert list(jobs.now) == ["123"]
     for t in range(3, 40):
@@ -237,3 +247,60 @@ def test_a_scrape_shows_how_late_jobs_are_known(tmp_path):
     assert shown() == []
     jobs.look(monotonic_ns() / NS)
     assert shown() == [POLL_S + SEEN_S]
+
+
+SHARE = re.compile(
+    r'^joulelab_job_share_joules_total{container="",end="(\w+)",meter="nvml",scope="gpu:0",slurm_job="(\w+)"} (\S+)$'
+)
+
+
+def read_gpu_shares(url):
+    """Return the shares of the GPU by job and end, and the energy of the GPU (J)."""
+    text = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=20).read().decode()
+    found = {(m[2], m[1]): float(m[3]) for m in map(SHARE.match, text.splitlines()) if m}
+    total = re.search(r'^joulelab_energy_joules_total{.*scope="gpu:0".*} (\S+)$', text, re.MULTILINE)
+    return found, float(total[1]) if total else 0.0
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
+@pytest.mark.skipif(
+    not os.access("/sys/fs/cgroup/cpuacct", os.W_OK), reason="no control groups of version 1 to write to"
+)
+def test_two_jobs_of_a_real_slurm_share_the_gpu_of_a_twin():
+    """Slurm puts jobs into control groups; a twin shows their processes on one GPU, and its energy is divided."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="joulelab-shares-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)
+        (folder / "feed").mkdir()
+        served = stack.enter_context(TwinServer(Node(gpus=(H100,), packages=1), directory=folder))
+        groups = {"ProctrackType": "proctrack/cgroup", "JobAcctGatherType": "jobacct_gather/cgroup"}
+        cluster = stack.enter_context(Cluster(folder / "slurm", folder / "feed", {"n1": Machine("none")}, groups))
+        environ = {**cluster.environment, **served.environment}
+        words = [sys.executable, "-m", "joulelab", "agent", "--listen", "127.0.0.1:0", "--json", "--slurm-node", "n1"]
+        agent = stack.enter_context(subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True, cwd=folder))
+        stack.callback(agent.terminate)
+        url = json.loads(agent.stdout.readline())["url"]
+        first_j = until(lambda: read_gpu_shares(url)[1], "the GPU is read")
+        exported = ",".join(f"{key}={value}" for key, value in served.environment.items())
+        script = f"{sys.executable} -m joulelab.twin.job --gpus 1 --work 100000 --load {{}}"
+        loads = {cluster.submit(script.format(load), f"--export=ALL,{exported}", "-n1"): load for load in (0.6, 0.2)}
+        one, two = loads
+        started_j = until(
+            lambda: served.truth.power("gpu:0", monotonic_ns()) > 500 and read_gpu_shares(url)[1], "both run"
+        )
+        until(lambda: read_gpu_shares(url)[1] > started_j + 3000, "both have run for some seconds")
+        cluster.run("scancel", one)
+        until(lambda: (one, "share") in read_gpu_shares(url)[0], "a block ends with a job")
+        cluster.run("scancel", two)
+        until(lambda: served.truth.power("gpu:0", monotonic_ns()) < 100, "the other one has ended")
+        before = read_gpu_shares(url)[0]
+        until(lambda: read_gpu_shares(url)[0] != before, "the last block ends")
+        found, last_j = read_gpu_shares(url)
+    total_j = sum(joules for (_, end), joules in found.items() if end == "share")
+    assert 3000 < total_j <= last_j - first_j
+    for job in loads:
+        assert found[job, "low"] <= found[job, "share"] <= found[job, "high"]
+    assert found[one, "share"] > found[two, "share"] - 600, "it drew three times as much while both ran"
+    assert found["other", "share"] == 0

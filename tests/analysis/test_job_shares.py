@@ -12,6 +12,7 @@ from joulelab.analysis.job_shares import (
     NOBODY,
     DeviceUse,
     IdlePower,
+    _keep_within_bounds,
     add_device_shares,
     divide_cells,
     find_idle_power,
@@ -112,20 +113,79 @@ def test_idle_energy_by_reserved_shares_leaves_the_rest_to_nobody():
 
 
 def test_idle_power_is_bounded_by_what_was_seen():
-    busy, half = {"a": ONES}, {"a": np.where(T < 30, 1.0, 0.0)}
+    busy, half, there = {"a": ONES}, {"a": np.where(T < 30, 1.0, 0.0)}, {"a": T >= 0}
     power = np.where(T < 30, 400.0, 75.0)
-    assert find_idle_power(ONES, 400 * ONES, busy) == IdlePower(0.0, 400.0)
-    assert find_idle_power(ONES, 400 * ONES, busy, 175.0) == IdlePower(0.0, 175.0)
-    seen = find_idle_power(ONES, power, half)
-    assert (seen.low_w, seen.seen_w, seen.high_w) == pytest.approx((67.5, 75, 75))
-    assert find_idle_power(ONES, 400 * ONES, busy, known_w=60.0).high_w == pytest.approx(66)
-    assert find_idle_power(ONES, power, {}).seen_w == 75
+    assert find_idle_power(ONES, 400 * ONES, busy, there) == IdlePower(0.0, 400.0)
+    assert find_idle_power(ONES, 400 * ONES, busy, there, 175.0) == IdlePower(0.0, 175.0)
+    seen = find_idle_power(ONES, power, half, there)
+    assert (seen.low_w, seen.seen_w, seen.high_w) == pytest.approx((67.5, 75, 82.5))
+    assert find_idle_power(ONES, power, {}, {}).seen_w == 75
+    assert find_idle_power(ONES, np.where(T == 7, np.nan, power), half, there) == seen, "a gap is no power"
+    assert find_idle_power(ONES, np.nan * ONES, busy, there) == IdlePower(0.0, 0.0)
+
+
+def test_a_device_that_nobody_has_open_may_sleep_deeper():
+    """Its power then bounds the idle power from below only."""
+    busy, power = {"a": np.where(T < 20, 0.0, 1.0)}, np.where(T < 10, 20.0, np.where(T < 20, 100.0, 400.0))
+    for first, expected in ((20, (18, 20, 175)), (10, (90, 100, 110))):
+        found = find_idle_power(ONES, power, busy, {"a": first <= T}, 175.0)
+        assert (found.low_w, found.seen_w, found.high_w) == pytest.approx(expected)
+    known = find_idle_power(ONES, 400 * ONES, {"a": ONES}, {"a": T >= 0}, 175.0, known_w=60.0)
+    assert (known.low_w, known.seen_w, known.high_w) == pytest.approx((54, 60, 175))
 
 
 def test_an_idle_power_that_is_not_known_stays_within_its_ends():
     for idle in (IdlePower(0.0, 30.0), IdlePower(100.0, 120.0)):
         rows = split_device(make_device(0.5 + 0.4 * np.sin(T / 3), 0.2 + 0.2 * np.cos(T), idle=idle))
         assert idle.low_w <= sum(row.idle_j for row in rows) / CELLS <= idle.high_w + 1e-6
+
+
+def test_an_idle_power_that_rises_while_a_process_is_there_is_within_the_bounds():
+    """A light and a heavy job: 80 W more since a process has the device open are divided equally, too."""
+    there = T >= 15
+    device = make_device(np.where(there, 0.02, 0.0), np.where(there, 0.9, 0.0), there, there, idle=IdlePower(0, 0))
+    energy = device.energy_j + 80.0 * there
+    idle = find_idle_power(ONES, energy, device.use, device.present, 0.25 * MOST_W)
+    a, b, nobody = split_device(replace(device, energy_j=energy, idle=idle))
+    assert a.low_j <= 45 * (0.02 * HIGH_W["a"] + (IDLE_W + 80) / 2) <= a.high_j
+    assert b.low_j <= 45 * (0.9 * HIGH_W["b"] + (IDLE_W + 80) / 2) <= b.high_j
+    assert nobody.energy_j == pytest.approx(15 * IDLE_W)
+
+
+def test_a_difference_of_two_meters_that_is_below_zero_for_a_while_is_not_counted_twice():
+    device = make_device(0.5, 0.25, most_w=math.inf, ratio=4.0, use_error=0.0, idle=IdlePower(0.0, 0.0))
+    shifted = device.energy_j + np.where(T < 30, -900.0, 900.0)
+    plain, moved = (split_device(replace(device, energy_j=e))[0] for e in (device.energy_j, shifted))
+    assert moved.low_j <= plain.low_j * 1.001
+    assert moved.high_j >= plain.high_j
+
+
+def test_long_cells_are_not_moved_by_a_whole_cell():
+    """In a run of a day a cell is 40 s, and use is read a second late, not 40 s."""
+    device = make_device(np.where(T % 2, 0.9, 0.1), np.where(T % 2, 0.0, 0.5), use_error=0.0)
+    device = replace(
+        device, seconds=40 * ONES, energy_j=40 * device.energy_j, use={j: 40 * u for j, u in device.use.items()}
+    )
+    late, prompt = (split_device(replace(device, late_s=late_s))[0] for late_s in (math.inf, 1.0))
+    assert (
+        late.low_j
+        < prompt.low_j
+        <= 40 * (HIGH_W["a"] * 0.5 * CELLS + IDLE_W * CELLS / 2)
+        <= prompt.high_j
+        < late.high_j
+    )
+
+
+def test_readings_that_do_not_match_mislead_the_fit_but_not_beyond_the_bounds():
+    """Job a starts alone, and its energy is read late: the fit gives its power to the other one."""
+    a, b = np.where(T < 4, 0.6, 0.6), np.where(T < 4, 0.0, 0.2)
+    device = make_device(a, b, most_w=MOST_W, use_error=0.0)
+    late = replace(device, energy_j=np.where(T < 4, 80.0, device.energy_j))
+    one, two, nobody = split_device(late)
+    assert add_up((one, two, nobody)) == pytest.approx(late.energy_j.sum(), rel=1e-12)
+    assert two.energy_j <= (0.2 * 630 + IDLE_W / 2) * CELLS
+    assert one.energy_j > 1.5 * two.energy_j
+    assert _keep_within_bounds({"a": 5.0}, {"a": (0.0, 1.0)}) == {"a": 5.0}, "bounds that cannot hold"
 
 
 def test_shares_of_devices_add_up_and_the_meter_widens_them():

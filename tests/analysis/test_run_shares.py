@@ -35,9 +35,10 @@ def add_gpu(folder, index=0, *, others=0.2, own=0.5, known=True, cap=700.0):
     return folder.add("nvml", state(index, *names), SECONDS, load, *shares, np.full(SECONDS.size, cap))
 
 
-def add_cpus(folder, *, own=4.0, others=2.0, parent=None):
+def add_cpus(folder, *, own=4.0, others=2.0, parent=None, measured=True):
     """Add two packages and their memory on 16 CPUs; the run uses `own` CPUs, others use `others`."""
-    for scope, idle_w, unit_w in (("cpu:0", 50.0, 5.0), ("cpu:1", 50.0, 5.0), ("dram:0", 10.0, 1.0)):
+    powers = (("cpu:0", 50.0, 5.0), ("cpu:1", 50.0, 5.0), ("dram:0", 10.0, 1.0))
+    for scope, idle_w, unit_w in powers if measured else ():
         folder.add("rapl", counter(scope, parent), FINE, integrate(idle_w + unit_w * (RUNS * own + others)))
     inside = np.clip(SECONDS - START, 0, END - START)
     total = others * SECONDS + own * inside
@@ -125,6 +126,32 @@ def test_the_rest_of_a_node_follows_its_parts(tmp_path):
     assert found["low_j"] <= 30 * (1.1 * RUN_W + 44 + (250 + IDLE_W + 110) / 2) <= found["high_j"]
 
 
+def test_a_run_without_gpu_has_a_part_of_a_node_whose_cpus_are_not_measured(tmp_path):
+    """A BMC measures the node, NVML its GPU, which others use: the CPUs are in the rest."""
+    folder = add_cpus(add_gpu(Folder(tmp_path), own=0.0, others=0.8), measured=False)
+    folder.add("bmc", power("node.ac"), FINE, 250 + IDLE_W + 4 * OTHER_W + 11 * (2 + RUNS * 4.0))
+    check, result = find_share(folder)
+    found = check.numbers
+    assert found["node_j"] == pytest.approx(result.energy.value)
+    assert found["low_j"] <= 30 * (44 + 250 / 2) <= found["high_j"]
+    assert found["energy_j"] > 0.1 * 30 * 250
+    assert found["high_j"] < 30 * 400, "the GPU is not among it"
+    alone = add_cpus(Folder(tmp_path), measured=False).add("bmc", power("node.ac"), FINE, 250 + 11 * (2 + RUNS * 4.0))
+    found = find_share(alone)[0].numbers
+    assert found["low_j"] <= 30 * (44 + 250 / 2) <= found["high_j"]
+
+
+def test_a_gpu_inside_a_node_whose_processes_are_not_known_may_be_anybodys(tmp_path):
+    """AMD, or MIG: its energy is not divided like that of the CPUs."""
+    folder = add_cpus(add_gpu(Folder(tmp_path), own=0.9, others=0.0, known=False))
+    gpu_w = IDLE_W + RUNS * 0.9 * RUN_W / 0.5
+    folder.add("bmc", power("node.ac"), FINE, 250 + gpu_w + 110 + 11 * (2 + RUNS * 4.0))
+    found = find_share(folder)[0].numbers
+    cpu_j = 30 * (44 + 110 / 2 + 250 / 2)
+    assert found["nobody_j"] >= 0.99 * 30 * (IDLE_W + 540)
+    assert found["low_j"] <= cpu_j <= cpu_j + 30 * (IDLE_W + 540) <= found["high_j"]
+
+
 def test_energy_whose_use_is_not_known_is_left_out_and_said_so(tmp_path):
     folder = add_gpu(Folder(tmp_path, environment={"JOULELAB_TWIN": "1"}))  # its CPUs are not those of this machine
     check, result = find_share(add_cpus(folder))
@@ -167,6 +194,13 @@ def test_an_accounted_job_beside_others_has_a_part_by_cpu_time(tmp_path):
     assert numbers["energy_j"] == pytest.approx(4500 * 1.125)
     assert numbers["reserved_j"] == pytest.approx(4500 * 1.25)
     assert any(label == "share" for label, _ in list_answer_facts(result, 80))
+    for cpu_s in (None, 0.0):  # it still runs, or the cluster does not gather CPU time
+        result = analyse_run(add_job(tmp_path, [jobs[0], jobs[1] | {"cpu_s": cpu_s}]))
+        (numbers,) = (check.numbers for check in result.checks if check.code == "shared-node.accounted")
+        assert "energy_j" not in numbers
+        assert numbers["reserved_j"] == pytest.approx(4500 * 1.25)
+        (line,) = [text for label, text in list_answer_facts(result, 80) if label == "share"]
+        assert "CPU time" not in line
 
 
 def add_job(tmp_path, jobs):

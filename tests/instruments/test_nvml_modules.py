@@ -12,6 +12,7 @@ import pytest
 from tests.instruments.test_nvml_read import Driver, single
 
 from joulelab.core.scope import find_parent, find_roots
+from joulelab.instruments.job_use import GpuUseReader
 from joulelab.instruments.nvml import NvmlMeter, number_modules
 from joulelab.instruments.nvml import client as codes
 from joulelab.instruments.nvml.client import Gpu, Nvml
@@ -204,3 +205,36 @@ def test_a_driver_that_is_slow_to_tell_the_load_is_not_asked_again(tmp_path, mon
     monkeypatch.setattr("joulelab.instruments.nvml.read.monotonic_ns", lambda: next(times))
     load = load_of(processes({10: 50}), proc(tmp_path, {10: 1}))
     assert [load.read_shares(None, is_used=True)[0] for _ in range(4)] == row(0.5, 0.5, 0.5, math.nan)
+
+
+def test_a_clock_that_is_set_back_does_not_silence_the_loads(tmp_path):
+    asked = []
+
+    def answer(_handle, _samples, _count, since):
+        asked.append(since.value)
+        return codes.NOT_FOUND
+
+    load = load_of(answer, proc(tmp_path, {10: 1}))
+    load._last_us = 2**62
+    load.read_loads(None, is_used=False)
+    assert 0 < asked[0] < 2**61
+
+
+def test_no_sample_means_rest_only_if_the_whole_gpu_rests():
+    """A process that has opened a GPU and rests has a load of 0; without a new sample of a busy GPU it is not known."""
+    for percent, expected in ((0, ({}, (7,))), (30, None)):
+
+        def read_rates(_handle, rates, percent=percent):
+            rates._obj.gpu = percent
+            return 0
+
+        def list_processes(_handle, count, out):
+            count._obj.value, out[0].pid = 1, 7
+            return 0
+
+        driver: Any = Driver(
+            nvmlDeviceGetProcessUtilization=processes({}, codes.NOT_FOUND),
+            nvmlDeviceGetUtilizationRates=read_rates,
+            nvmlDeviceGetComputeRunningProcesses_v3=list_processes,
+        )
+        assert GpuUseReader(driver, None).read_use() == expected

@@ -147,8 +147,15 @@ def test_jobs_on_the_same_nodes_are_listed_with_their_cpu_time():
     assert (event["event"], event["job"]) == ("shared-jobs", "1")
     assert event["jobs"] == [
         {"job": "1", "from_s": 0.0, "to_s": 60.0, "cpus": 8, "cpu_s": 90.5},
-        {"job": "2", "from_s": 30.0, "to_s": 60.0, "cpus": 4, "cpu_s": 93784.0},
+        {"job": "2", "from_s": 30.0, "to_s": 60.0, "cpus": 4, "cpu_s": None},  # it still runs
     ]
+    wide = f"2|COMPLETED|{DAY}00:30|{DAY}01:30|n[1-4]\n"
+    (event,) = (e for e in Fake(mine, others=wide, use=use).archive().fetch(0, 0)[0].events if "jobs" in e)
+    assert event["jobs"][1] == {"job": "2", "from_s": 30.0, "to_s": 90.0, "cpus": 1, "cpu_s": 93784.0 / 4}
+    again = use + "2|4|00:10\n"
+    assert not any("jobs" in e for e in Fake(mine, others=wide, use=again).archive().fetch(0, 0)[0].events)
+    two = row("1", 50, nodes="n[1-2]", count=2) + row("1.0", 50, nodes="n[1-2]", count=2)
+    assert not any("jobs" in e for e in Fake(two, others=wide, use=use).archive().fetch(0, 0)[0].events)
     for known, answer in ((others, Answer(1, "", "sacct: error: no")), (others, "1|8|01:30\n2||x\n"), ("", use)):
         fetched = Fake(mine, others=known, use=answer).archive().fetch(0, 0)[0]
         assert not any("jobs" in e for e in fetched.events)

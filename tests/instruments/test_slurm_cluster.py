@@ -11,12 +11,15 @@ from tests.codes import raises_code
 from tests.slurm.scenario import accounts
 from tests.waiting import until
 
+from joulelab.analysis.analyse import analyse_run
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, Denied, ReadFailed, Unavailable
 from joulelab.instruments import slurm
 from joulelab.instruments.slurm.archive import JobArchive, JobFinder
 from joulelab.instruments.slurm.client import Answer, SlurmClient
 from joulelab.instruments.slurm.energies import find_sampling
+from joulelab.run.run_import import ArchiveRequest, ImportRequest, import_archives
+from joulelab.store.run_reader import open_run
 
 pytestmark = pytest.mark.system
 
@@ -108,6 +111,35 @@ def test_shared_nodes_are_flagged_and_exclusive_ones_are_not(ran, opened):
     archive = opened("shared")
     assert any(f"shared n1 with {ran.jobs['beside']} (" in text for text in said(archive))
     assert not any("shared" in text for name in ("step", "wide", "contained") for text in said(opened(name)))
+
+
+def test_jobs_side_by_side_divide_the_energy_of_their_node(ran, tmp_path):
+    """Two jobs of one node get parts of its energy; in the time of both, these are all of it."""
+    spans, shares = {}, {}
+    for name in ("shared", "beside"):
+        settings = {"slurm_conf": str(ran.cluster.conf), "job": ran.jobs[name]}
+        done = import_archives(
+            tmp_path / "runs", [ArchiveRequest("slurm", "slurm", settings)], ImportRequest("slurm", ["joulelab"])
+        )
+        with open_run(done.run) as run:
+            result = analyse_run(run)
+        (check,) = (check for check in result.checks if check.code == "shared-node.accounted")
+        spans[name] = slurm.open_archive(settings).interval
+        assert (check.numbers["node_j"], check.numbers["jobs"]) == (by_sacct(ran, name, ".batch"), 1)
+        shares[name] = {key: check.numbers[key] / check.numbers["node_j"] for key in ("energy_j", "reserved_j")}
+    both = (min(end for _, end in spans.values()) - max(start for start, _ in spans.values())) / NS
+    for key in ("energy_j", "reserved_j"):
+        together = 0.0
+        for name, (start, end) in spans.items():
+            seconds = (end - start) / NS
+            together += shares[name][key] * seconds - (seconds - both)  # without the time in which it was alone
+        assert together == pytest.approx(both), key
+    assert not any(event["event"] == "shared-jobs" for event in opened_events(ran, "step"))
+
+
+def opened_events(ran, name):
+    archive = slurm.open_archive({"slurm_conf": str(ran.cluster.conf), "job": ran.jobs[name]})
+    return archive.fetch(0, 0)[0].events
 
 
 def test_zero_is_a_gap(ran, opened):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from joulelab.agent.ledger import Account, Key
     from joulelab.agent.slurm_jobs import Jobs
-    from joulelab.analysis.job_shares import JobShare
+    from joulelab.analysis.job_shares import IdleRule, JobShare
     from joulelab.analysis.live_state import CordSum, StreamState
     from joulelab.instruments.job_use import JobUseReader
     from joulelab.recorder.plan import Plan
@@ -72,6 +72,7 @@ class Collector:
         *,
         jobs: Jobs | None = None,
         use: JobUseReader | None = None,
+        idle_rule: IdleRule = "equal",
         board: Board | None = None,
         tell: Callable[[str], None] = lambda _line: None,
         clock: Callable[[], int] = monotonic_ns,
@@ -90,7 +91,7 @@ class Collector:
         self._told: dict[str, int] = {}
         self._said: dict[str, str] = {}
         self._ledger = Ledger()
-        self._use, self._split = use, JobSplit()
+        self._use, self._split = use, JobSplit(max(plan.period_s, TICK_NS / NS), idle_rule)
         self._lock = threading.Lock()
         self._inboxes = {name: Inbox() for name in ("collect", "jobs")}
         self._threads: list[threading.Thread] = []
@@ -143,12 +144,21 @@ class Collector:
         self.jobs.look(monotonic_ns() / NS)
         if self.jobs.problem not in ("", before):
             self._tell(f"jobs: {self.jobs.problem}")
-        if self._use is not None and (self.jobs.now or self._split.is_open):
-            use = self._use.read_use(self.jobs.now)
+        if self._use is not None and self._split.is_due(self._clock()):
+            self._divide_energy(self.jobs, self._use)
+        with self._lock:
+            self._split.forget_owners(self._clock())
+
+    def _divide_energy(self, jobs: Jobs, reader: JobUseReader) -> None:
+        """Give jobs and containers their part of the energy since the last time."""
+        # Only a control group names the processes of a job.
+        found = {number: job.cpus for number, job in jobs.now.items()} if jobs.by == "cgroup" else {}
+        containers = reader.list_containers()
+        if found or containers or self._split.is_open:
+            use = reader.read_use(found, containers)
             with self._lock:
                 self._drain()
-                self._split.take(self._clock(), self._totals(), self._limits(), use, self.jobs.now)
-                self._split.forget_jobs(self._ledger.accounts)
+                self._split.take(self._clock(), self._totals(), self._limits(), use, found)
 
     def _tick(self) -> None:
         with self._lock:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from joulelab.agent.collect import Collector
     from joulelab.agent.scrape_server import ScrapeServer
     from joulelab.agent.traps import TrapListener
+    from joulelab.analysis.job_shares import IdleRule
     from joulelab.integrations.opentelemetry_export import HardwareReading
     from joulelab.run.config.configuration import Config
     from joulelab.run.config.meter_choice import MeterChoice
@@ -53,7 +54,14 @@ class Address(click.ParamType[tuple[str, int]]):
 @click.option("--no-meter", "without", multiple=True, metavar="NAME", help="Do not read this meter; repeatable.")
 @click.option("--traps", type=Address(), help="Receive SNMP traps (v1, v2c) here: 127.0.0.1:1162.")
 @click.option("--slurm-node", metavar="NAME", help="Name of this node in Slurm.  [default: the short host name]")
-@click.option("--no-jobs", is_flag=True, help="Do not look for Slurm jobs.")
+@click.option("--no-jobs", is_flag=True, help="Do not look for Slurm jobs and containers.")
+@click.option(
+    "--idle-rule",
+    type=click.Choice(["equal", "reserved"]),
+    default="equal",
+    show_default=True,
+    help="Divide the idle power of CPUs and memory among jobs equally, or by reserved CPUs.",
+)
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Serve HTTPS with this certificate.")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Key of the certificate.")
 @click.option(
@@ -102,6 +110,7 @@ def _start(
     traps: tuple[str, int] | None,
     slurm_node: str | None,
     no_jobs: bool,
+    idle_rule: IdleRule,
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_clients: Path | None,
@@ -120,7 +129,7 @@ def _start(
     board = Board()
     jobs = None if no_jobs else _jobs(slurm_node)
     use = None if jobs is None else JobUseReader(GpuProcesses())
-    collector = Collector(_plan(chosen, every), jobs=jobs, use=use, board=board, tell=_say)
+    collector = Collector(_plan(chosen, every), jobs=jobs, use=use, idle_rule=idle_rule, board=board, tell=_say)
     tls: dict[str, Any] = {"certificate": tls_cert, "key": tls_key, "clients": tls_clients}
     server = ScrapeServer(Metrics(collector, _watts(config)), *listen, names=names, **tls)
     stack.callback(server.close)

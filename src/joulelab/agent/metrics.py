@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.agent.watched import find_place, find_power_now, find_states
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.version import __version__
+from joulelab.instruments.job_use import OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,8 +84,8 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     ),
     "joulelab_job_share_joules_total": (
         "counter",
-        ("slurm_job", "scope", "meter", "end"),
-        "Part of a job in the energy of a GPU, of CPUs or memory, by its use (end share), with bounds (low, high).",
+        ("slurm_job", "container", "scope", "meter", "end"),
+        "Part of a job or container in the energy of a GPU, CPUs or memory, by use (share), with bounds (low, high).",
     ),
     "joulelab_trap_active": (
         "gauge",
@@ -158,8 +159,9 @@ def samples(seen: Seen) -> Samples:
         for (scope, meter), joules in account.energy_j.items():
             found["joulelab_job_energy_joules_total"][job.number, scope, meter] = joules
     for (name, (scope, meter)), share in seen.shares.items():
+        owner = (name, "") if name.isdecimal() or name in (OTHER, "nobody") else ("", name)
         for end, joules in (("share", share.energy_j), ("low", share.low_j), ("high", share.high_j)):
-            found["joulelab_job_share_joules_total"][name, scope, meter, end] = joules
+            found["joulelab_job_share_joules_total"][*owner, scope, meter, end] = joules
     return found
 
 

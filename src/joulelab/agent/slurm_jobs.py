@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CGROUPS = Path("/sys/fs/cgroup")
 # Where slurmstepd puts jobs: version 2 (also with several slurmd on one host), then version 1.
 GROUPS = ("system.slice/*slurmstepd.scope", "*/slurm*/uid_*")
-FORMAT = "%A|%u|%a|%P|%S"
+FORMAT = "%A|%u|%a|%P|%S|%C|%D"
 ASK_S = 10.0
 # One thousand nodes that ask every half a minute are 33 questions a second to the controller: it is asked only where
 # there are no control groups, and else once for each new job.
@@ -36,13 +36,17 @@ _LONGEST = 64
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Hold a job on this node: its number as Slurm counts (of an array's task its own), and whose it is."""
+    """Hold a job on this node: its number as Slurm counts (of an array's task its own), and whose it is.
+
+    `cpus` are its reserved CPUs on each of its nodes.
+    """
 
     number: str
     user: str = ""
     account: str = ""
     partition: str = ""
     start_utc_ns: int | None = None
+    cpus: float | None = None
 
 
 @dataclass(slots=True)
@@ -149,9 +153,11 @@ class Jobs:
 
 def _job(line: str) -> Job | None:
     fields = [escape_unprintable(part)[:_LONGEST] for part in line.strip().split("|")]
-    if len(fields) != 5 or not re.fullmatch(r"[1-9]\d{0,9}", fields[0], re.ASCII):
+    if len(fields) != 7 or not re.fullmatch(r"[1-9]\d{0,9}", fields[0], re.ASCII):
         return None
-    return Job(fields[0], fields[1], fields[2], fields[3], _utc_ns(fields[4]))
+    cpus, nodes = (int(text) if text.isdecimal() else 0 for text in fields[5:])
+    per_node = cpus / nodes if cpus and nodes else None
+    return Job(fields[0], fields[1], fields[2], fields[3], _utc_ns(fields[4]), per_node)
 
 
 def _utc_ns(text: str) -> int | None:

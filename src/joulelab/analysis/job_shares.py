@@ -55,7 +55,8 @@ class DeviceUse:
     `use` is the time that a job used the device or, of CPUs, its CPU time, in s for each cell (NaN: not known);
     `present` tells in which cells it could have used it. `most_w` is the highest power that the device can draw,
     `capacity` the largest use in one second, `ratio` the largest ratio of the powers per unit of use of two jobs,
-    `use_error` the error of a use, as a share of the capacity. `reserved` is the share of the device that each job has
+    `use_error` the error of a use, as a share of the capacity, `late_s` the longest time (s) between the reading of use
+    and that of energy, one cell at most. `reserved` is the share of the device that each job has
     reserved, for the rule of that name.
     """
 
@@ -69,6 +70,7 @@ class DeviceUse:
     capacity: float = 1.0
     ratio: float = math.inf
     use_error: float = 0.01
+    late_s: float = math.inf
     reserved: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -104,24 +106,37 @@ class JobShare:
 
 
 def find_idle_power(
-    seconds: Floats, energy_j: Floats, use: Mapping[str, Floats], most_idle_w: float = math.inf, known_w: float = 0.0
+    seconds: Floats,
+    energy_j: Floats,
+    use: Mapping[str, Floats],
+    present: Mapping[str, Bools],
+    most_idle_w: float = math.inf,
+    known_w: float = 0.0,
 ) -> IdlePower:
     """Bound the idle power (W) of a device by its lowest power, times without use, and an idle power that is known.
 
-    `most_idle_w` is more than such a device draws at rest. Blocks of a few cells are used: short readings scatter.
+    A device that nobody has open may sleep deeper: then its power at rest bounds the idle power from below only, and so
+    does `known_w`, that of another time. `most_idle_w` is more than such a device draws at rest. Blocks of a few cells
+    are used: short readings scatter.
     """
     groups = _group_cells(seconds)
-    times, powers = _sum_blocks(seconds, groups), _sum_blocks(energy_j, groups)
-    block_w = powers / times
-    high_w = max(min(float(block_w.min()), most_idle_w), 0.0)
+    times = _sum_blocks(seconds, groups)
+    block_w = _sum_blocks(energy_j, groups) / times
     total = np.sum(list(use.values()), axis=0) if use else np.zeros_like(seconds)
-    unused = _sum_blocks(total, groups) <= LEAST_USE * times
-    rest_w = known_w or (float(block_w[unused].min()) if unused.any() else 0.0)
+    there = np.any(list(present.values()), axis=0) if present else np.zeros(seconds.size, dtype=bool)
+    is_read, is_open = np.isfinite(block_w), _sum_blocks(there.astype(float), groups) > 0
+    is_unused = is_read & (_sum_blocks(total, groups) <= LEAST_USE * times)
+    is_resting = is_unused & (_sum_blocks((~there).astype(float), groups) == 0)
+    judged = is_read & is_open if (is_read & is_open).any() else is_read
+    rest_w, high_w = known_w, float(block_w[judged].min()) if judged.any() else 0.0
+    if is_unused.any():
+        rest_w = max(float(block_w[is_resting if is_resting.any() else is_unused].min()), 0.0)
+    if is_resting.any():
+        high_w = (1 + IDLE_DRIFT) * float(block_w[is_resting].max())
+    high_w = max(min(high_w, most_idle_w), 0.0)
     if not rest_w:
         return IdlePower(0.0, high_w)
-    return IdlePower(
-        min((1 - IDLE_DRIFT) * rest_w, high_w), min((1 + IDLE_DRIFT) * rest_w, high_w), min(rest_w, high_w)
-    )
+    return IdlePower(min((1 - IDLE_DRIFT) * rest_w, high_w), high_w, min(rest_w, high_w))
 
 
 def split_device(device: DeviceUse, rule: IdleRule = "equal") -> tuple[JobShare, ...]:
@@ -132,6 +147,7 @@ def split_device(device: DeviceUse, rule: IdleRule = "equal") -> tuple[JobShare,
     cells = _split_cells(device, known, idle_w, powers_w, idle_shares)
     energies, idles = ({job: math.fsum(pair[k]) for job, pair in cells.items()} for k in (0, 1))
     bounds = _bound_jobs(device, known, idle_shares)
+    energies = _keep_within_bounds(energies, bounds)
     rows = [
         JobShare(job, energies[job], min(bounds[job][0], energies[job]), max(bounds[job][1], energies[job]), idles[job])
         for job in device.jobs
@@ -142,6 +158,20 @@ def split_device(device: DeviceUse, rule: IdleRule = "equal") -> tuple[JobShare,
     least = max(total - taken - math.fsum(device.energy_j[~known & np.isfinite(device.energy_j)]), 0.0)
     nobody_idle = math.fsum((idle_w * device.seconds)[known]) - math.fsum(idles.values())
     return (*rows, JobShare(NOBODY, rest, min(least, rest), max(rest, least), max(min(nobody_idle, rest), 0.0)))
+
+
+def _keep_within_bounds(energies: Mapping[str, float], bounds: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Move energies (J) into their bounds, and let the other jobs take the difference; the sum stays.
+
+    Readings of use and energy that do not match mislead the fit, not the bounds.
+    """
+    kept = {job: min(max(energy, bounds[job][0]), bounds[job][1]) for job, energy in energies.items()}
+    missing = math.fsum(energies.values()) - math.fsum(kept.values())
+    room = {job: bounds[job][1] - kept[job] if missing > 0 else kept[job] - bounds[job][0] for job in kept}
+    total = math.fsum(room.values())
+    if abs(missing) > total:
+        return dict(energies)
+    return {job: energy + (missing * room[job] / total if total else 0.0) for job, energy in kept.items()}
 
 
 def divide_cells(device: DeviceUse, rule: IdleRule = "equal") -> dict[str, Floats]:
@@ -246,18 +276,20 @@ def _bound_jobs(device: DeviceUse, known: Bools, idle_shares: Mapping[str, Float
         ends = []
         for level_w in levels:
             idle_cells = np.minimum(level_w * device.seconds, energy_j) * np.where(known, 1.0, 0.0)
-            idle_j = math.fsum(idle_cells * idle_shares[job])
-            caused_j = np.maximum(blocks_j - _sum_blocks(idle_cells, groups), 0.0)
-            low, high = _bound_caused(device, caused_j, level_w, uses[job], (other_low, other_high))
+            idle_j = _sum_blocks(idle_cells * idle_shares[job], groups)
+            above_j = blocks_j - _sum_blocks(idle_cells, groups)
+            low, high = _bound_caused(device, np.maximum(above_j, 0.0), level_w, uses[job], (other_low, other_high))
             ends.append((idle_j + low, idle_j + high))
-        found[job] = min(low for low, _ in ends), max(high for _, high in ends) + unknown_j
+        # The idle power may change: in each block it may be any of the levels.
+        low_j, high_j = np.min([low for low, _ in ends], axis=0).sum(), np.max([high for _, high in ends], axis=0).sum()
+        found[job] = float(low_j) * _find_net_share(blocks_j), float(high_j) + unknown_j
     return found
 
 
 def _bound_caused(
     device: DeviceUse, caused_j: Floats, idle_w: float, own: tuple[Floats, Floats], others: tuple[Floats, Floats]
-) -> tuple[float, float]:
-    """Return the lowest and highest energy above idle (J) that a job caused, by the use of all jobs in blocks."""
+) -> tuple[Floats, Floats]:
+    """Return the lowest and highest energy above idle (J) that a job caused in each block, by the use of all jobs."""
     (own_low, own_high), (other_low, other_high) = own, others
     low, high = np.zeros_like(caused_j), caused_j.copy()
     if math.isfinite(device.most_w):
@@ -272,18 +304,28 @@ def _bound_caused(
     low = np.where((other_high <= 0) & (own_high > 0), caused_j, low)  # nobody else was there
     high = np.where((own_high <= 0) & (other_high > 0), 0.0, high)
     nobody = (own_high <= 0) & (other_high <= 0)
-    return float(low[~nobody].sum()), float(high[~nobody].sum())
+    return np.where(nobody, 0.0, low), np.where(nobody, 0.0, high)
+
+
+def _find_net_share(blocks_j: Floats) -> float:
+    """Return the sum of the blocks as a share of those above 0 J.
+
+    A difference of two meters that are not read at the same time is below 0 J in one block and too high in the next.
+    """
+    above_j = float(blocks_j[blocks_j > 0].sum())
+    return max(float(blocks_j.sum()) / above_j, 0.0) if above_j > 0 else 0.0
 
 
 def _bound_use(device: DeviceUse, job: str, known: Bools, groups: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
     """Return the lowest and highest use (s) of a job in each block; 0 where it was not there.
 
-    Use may be read up to one cell earlier or later than energy: the use of a block is that of its cells, or of the
-    cells one step before or after them.
+    Use may be read earlier or later than energy: the use of a block is that of its cells, or of cells that are moved by
+    up to one step.
     """
     use, there = np.where(known, device.use[job], 0.0), device.present[job]
-    moved = (use, np.append(use[:1], use[:-1]), np.append(use[1:], use[-1:]))
-    sums = [_sum_blocks(cells, groups) for cells in moved]
+    part = np.minimum(device.late_s / device.seconds, 1.0)
+    moved = (np.append(use[:1], use[:-1]), np.append(use[1:], use[-1:]))
+    sums = [_sum_blocks(cells, groups) for cells in (use, *(use + part * (near - use) for near in moved))]
     times = _sum_blocks(np.where(known & there, device.seconds, 0.0), groups)
     error = device.use_error * device.capacity * times
     high = np.where(times > 0, np.minimum(np.max(sums, axis=0) + error, device.capacity * times), 0.0)

@@ -18,6 +18,7 @@ from joulelab.analysis.job_shares import (
     LEAST_USE,
     NOBODY,
     DeviceUse,
+    IdlePower,
     JobShare,
     add_device_shares,
     divide_cells,
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
     from joulelab.store.run_reader import Run
 
     Bools = npt.NDArray[np.bool_]
+    CpuUse = tuple[dict[str, Floats], float]  # CPU time (s) by job in each cell, and the number of CPUs
 
 RUN, OTHERS = "run", "others"
 CELL_S, MOST_CELLS, FEWEST_CELLS = 1.0, 2000, 5
+UNREAD = ("gpu", "accel", "cpu", "dram")  # parts of a whole that belong to anybody if their use is not known
 WHOLES = ("node.ac", "node.dc", "psys", "module")  # scopes whose rest is divided like the parts inside them
 # Powers per CPU second of two jobs differ by at most this: code with wide vectors draws about twice the power of a
 # plain loop, and the clocks of two cores differ by up to a factor of two. The rest of a node follows its parts alike.
@@ -55,6 +58,7 @@ SHARED_CPUS, SHARED_PART = 0.5, 0.1  # others share the CPUs if they use this ma
 QUIET_LOAD = 0.02  # highest load of a device whose idle power was measured
 FEWEST_READINGS = 3
 FILLED_CELLS = 2
+LATE_S = 2.0  # longest time between the reading of a load and that of energy
 
 
 def check_run_share(run: Run, evidence: RunEvidence) -> Iterator[Check]:
@@ -84,10 +88,18 @@ def check_run_share(run: Run, evidence: RunEvidence) -> Iterator[Check]:
         for family in ("cpu", "dram"):
             members = [s for name, s in scopes.items() if find_family(name) == family]
             parts += [_make_cpu_device(family, members, cpu_use, edges, evidence)] if members else []
-    if not parts:
+    known = {name: scopes[name].parent for name in whole.scopes if name in scopes}
+    roots = [root for root in find_roots(list(whole.scopes), known) if root in scopes]
+    # Parts of a measured whole whose use is not known: GPUs of other vendors, MIG, no host meter.
+    unread = [
+        scope for name, scope in scopes.items()
+        if find_family(name) in UNREAD and "/" not in name and name not in roots
+        and not any(_is_part(name, part) for part in parts) and not is_twin
+    ]  # fmt: skip
+    unread_parts = [_make_unread_device(scope, edges) for scope in unread]
+    devices, covered = _add_rests([*parts, *unread_parts], roots, scopes, edges, cpu_use)
+    if not devices:
         return
-    roots = find_roots(list(whole.scopes), {name: scopes[name].parent for name in whole.scopes if name in scopes})
-    devices, covered = _add_rests(parts, [r for r in roots if r in scopes], scopes, edges)
     shares = add_device_shares(split_device(device) for device in devices)
     measured = sum(share.energy_j for share in shares)
     is_whole = set(covered) == set(whole.scopes)
@@ -110,15 +122,13 @@ def check_accounted_share(evidence: RunEvidence) -> Iterator[Check]:
     for event in evidence.list_events("shared-jobs")[:1] if energy > 0 else ():
         jobs = {str(job["job"]): job for job in event["jobs"]}
         own, seconds = jobs[str(event["job"])], (evidence.end_ns - evidence.start_ns) * 1e-9
-        by_time, by_cpus = (
-            _share_accounted(own, jobs.values(), weights, seconds)
-            for weights in (
-                [job["cpu_s"] / max(job["to_s"] - job["from_s"], 1e-9) for job in jobs.values()],
-                [float(job["cpus"]) for job in jobs.values()],
-            )
-        )
-        numbers = {"node_j": energy, "energy_j": energy * by_time, "reserved_j": energy * by_cpus}
-        numbers |= {"low_j": 0.0, "high_j": energy, "jobs": len(jobs) - 1}
+        numbers = {"node_j": energy, "low_j": 0.0, "high_j": energy, "jobs": len(jobs) - 1}
+        cpus = [float(job["cpus"]) for job in jobs.values()]
+        numbers["reserved_j"] = energy * _share_accounted(own, jobs.values(), cpus, seconds)
+        # The CPU time of a job is known after its end, and 0 s where the cluster does not gather it.
+        if all(job["cpu_s"] for job in jobs.values()):
+            rates = [job["cpu_s"] / max(job["to_s"] - job["from_s"], 1e-9) for job in jobs.values()]
+            numbers["energy_j"] = energy * _share_accounted(own, jobs.values(), rates, seconds)
         yield Check("shared-node.accounted", "note", numbers=numbers)
 
 
@@ -136,9 +146,7 @@ def _share_accounted(
     return float((np.diff(edges) * rates[known.index(own)] / np.where(total > 0, total, 1.0)).sum() / seconds)
 
 
-def _is_shared(
-    scopes: Iterable[ScopeChannels], evidence: RunEvidence, cpu_use: tuple[dict[str, Floats], float] | None
-) -> bool:
+def _is_shared(scopes: Iterable[ScopeChannels], evidence: RunEvidence, cpu_use: CpuUse | None) -> bool:
     """Return whether others used a GPU or the CPUs so much that energy has to be divided."""
     loads = [evidence.read_state(scope, "others_load") for scope in scopes]
     if any(load.size and load.mean() > LEAST_USE for load in loads):
@@ -207,7 +215,7 @@ def _find_present(
     return present
 
 
-def _measure_cpu_use(run: Run, evidence: RunEvidence, edges: Ints) -> tuple[dict[str, Floats], float] | None:
+def _measure_cpu_use(run: Run, evidence: RunEvidence, edges: Ints) -> CpuUse | None:
     """Return the CPU time (s) of the run and of others in each cell, and the number of CPUs; None if unknown."""
     found: dict[str, Readings] = {}
     for table in run.tables():
@@ -230,17 +238,21 @@ def _measure_cpu_use(run: Run, evidence: RunEvidence, edges: Ints) -> tuple[dict
 
 
 def _make_cpu_device(
-    family: str, members: Sequence[ScopeChannels], cpu_use: tuple[dict[str, Floats], float], edges: Ints,
+    family: str, members: Sequence[ScopeChannels], cpu_use: CpuUse, edges: Ints,
     evidence: RunEvidence,
 ) -> DeviceUse:  # fmt: skip
     """Return all packages, or their memory, as one device: CPU time is not known by package."""
     use, cpus = cpu_use
-    seconds = np.diff(edges) * 1e-9
-    present = {RUN: np.ones(seconds.size, dtype=bool), OTHERS: use[OTHERS] >= PRESENT_CPUS * seconds}
+    present = _find_cpu_presence(use, np.diff(edges) * 1e-9)
     use = {RUN: use[RUN], OTHERS: np.where(present[OTHERS], use[OTHERS], 0.0)}
     device = _make_device(family, members, use, present, edges, evidence, math.inf)
     # Which processes move data is not known: memory has no ratio, so its bounds are wide.
     return replace(device, capacity=cpus, ratio=CPU_RATIO if family == "cpu" else math.inf)
+
+
+def _find_cpu_presence(use: Mapping[str, Floats], seconds: Floats) -> dict[str, Bools]:
+    """Return in which cells the run and others were on the CPUs: the run always, others if they use enough of them."""
+    return {RUN: np.ones(seconds.size, dtype=bool), OTHERS: use[OTHERS] >= PRESENT_CPUS * seconds}
 
 
 def _make_device(
@@ -254,10 +266,9 @@ def _make_device(
         a_ns, b_ns = evidence.idle
         known_w = members[0].best.energy(a_ns, b_ns).value / max((b_ns - a_ns) * 1e-9, 1e-9)
     most_idle_w = MOST_IDLE.get(find_family(name), math.inf) * most_w
-    idle = find_idle_power(seconds, energy_j, use, most_idle_w, max(known_w, 0.0))
-    return DeviceUse(
-        name, seconds, energy_j, use, present, idle, most_w, use_error=USE_ERROR.get(find_family(name), TICK_ERROR)
-    )
+    idle = find_idle_power(seconds, energy_j, use, present, most_idle_w, max(known_w, 0.0))
+    error = USE_ERROR.get(find_family(name), TICK_ERROR)
+    return DeviceUse(name, seconds, energy_j, use, present, idle, most_w, use_error=error, late_s=LATE_S)
 
 
 def _measure_cells(scope: ScopeChannels, edges: Ints) -> Floats:
@@ -272,26 +283,46 @@ def _was_quiet(scope: ScopeChannels, idle: tuple[int, int]) -> bool:
     return bool(seen.size and seen.max() <= QUIET_LOAD)
 
 
+def _make_unread_device(scope: ScopeChannels, edges: Ints) -> DeviceUse:
+    """Return a device of which only the energy is known: it may be anybody's."""
+    seconds = np.diff(edges) * 1e-9
+    use = {job: np.full(seconds.size, math.nan) for job in (RUN, OTHERS)}
+    present = {job: np.zeros(seconds.size, dtype=bool) for job in use}
+    return DeviceUse(scope.scope, seconds, _measure_cells(scope, edges), use, present, IdlePower(0.0, 0.0))
+
+
 def _add_rests(
-    parts: Sequence[DeviceUse], roots: Sequence[str], scopes: Mapping[str, ScopeChannels], edges: Ints
+    parts: Sequence[DeviceUse],
+    roots: Sequence[str],
+    scopes: Mapping[str, ScopeChannels],
+    edges: Ints,
+    cpu_use: CpuUse | None,
 ) -> tuple[list[DeviceUse], list[str]]:
     """Return the devices and, for a node that is measured as a whole, its rest; and the scopes that they cover."""
     wholes = [root for root in roots if find_family(root) in WHOLES]
     inside = [part for part in parts if not any(_is_part(root, part) for root in roots)]
     plain = [root for root in roots if any(_is_part(root, part) for part in parts)]
-    if not wholes:
-        return list(parts), plain
+    if not wholes or (cpu_use is None and not parts):
+        return list(parts), plain or [part.scope for part in parts]
     seconds = np.diff(edges) * 1e-9
     energy_j = np.sum([_measure_cells(scopes[root], edges) for root in wholes], axis=0)
     energy_j = energy_j - np.sum([part.energy_j for part in inside], axis=0)
-    use = {job: np.zeros(seconds.size) for job in (RUN, OTHERS)}
-    for part in inside:
-        for job, joules in divide_cells(part).items():
-            use[job] += np.maximum(joules, 0.0)
-    present = {job: np.any([part.present[job] for part in parts], axis=0) for job in (RUN, OTHERS)}
-    most = max(float((sum(use.values()) / seconds).max()), 1e-9)
-    idle = find_idle_power(seconds, energy_j, use)
-    rest = DeviceUse("rest", seconds, energy_j, use, present, idle, capacity=most, ratio=CPU_RATIO)
+    nowhere = np.zeros(seconds.size, dtype=bool)
+    present = {job: np.any([nowhere, *(part.present[job] for part in parts)], axis=0) for job in (RUN, OTHERS)}
+    ratio, is_read = CPU_RATIO, all(np.isfinite(part.use[RUN]).any() for part in inside)
+    if cpu_use is not None and not any(part.scope == "cpu" for part in parts):
+        # The CPUs are the largest part of this rest, and how much of it they are is not known.
+        use, most = cpu_use
+        present = {job: present[job] | there for job, there in _find_cpu_presence(use, seconds).items()}
+        ratio = math.inf
+    else:
+        use = {job: np.zeros(seconds.size) for job in (RUN, OTHERS)}
+        for part in inside:
+            for job, joules in divide_cells(part).items():
+                use[job] += np.maximum(joules, 0.0)
+        most = max(float((sum(use.values()) / seconds).max()), 1e-9)
+    idle = find_idle_power(seconds, energy_j, use, present)
+    rest = DeviceUse("rest", seconds, energy_j, use, present, idle, capacity=most, ratio=ratio if is_read else math.inf)
     return [*parts, rest], [*wholes, *plain]
 
 

@@ -150,6 +150,29 @@ class PowerReader:
             self._single.append((column, function, cell, pointer))
 
 
+class ProcessList:
+    """List the processes that have opened one GPU for computing."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._function = nvml.find_function("nvmlDeviceGetComputeRunningProcesses_v3")
+        self._process = nvml.binding.c_nvmlProcessInfo_v3_t
+        self._processes = (self._process * 32)()
+
+    def read_pids(self, handle: Any) -> tuple[int, ...] | None:
+        """Return the numbers of the processes, None if unknown."""
+        if self._function is None:
+            return None
+        for _ in range(3):
+            count = ctypes.c_uint(len(self._processes))
+            code = self._function(handle, ctypes.byref(count), self._processes)
+            if code == client.SUCCESS:
+                return tuple(sorted({self._processes[i].pid for i in range(count.value)}))
+            if code != client.INSUFFICIENT_SIZE:
+                return None
+            self._processes = (self._process * (2 * max(len(self._processes), count.value)))()
+        return None
+
+
 class ProcessLoad:
     """Read which share of a GPU's time the workload's processes use, and which all others; both from 0 to 1.
 
@@ -182,7 +205,9 @@ class ProcessLoad:
         """Return the load (0 to 1) of each process since the last reading, None if unknown."""
         if self._function is None:
             return None
-        self._last_us = self._last_us or time.time_ns() // 1000 - FIRST_US
+        now_us = time.time_ns() // 1000
+        if not 0 < self._last_us <= now_us + FIRST_US:  # at first, and after the clock was set back
+            self._last_us = now_us - FIRST_US
         begin_ns = monotonic_ns()
         for _ in range(2):
             self._count.value = len(self._samples)
@@ -249,8 +274,7 @@ class StateReader:
         self._is_lost = False
         self._memory_power = memory
         self._calls = self._choose_calls()
-        self._list_processes = nvml.find_function("nvmlDeviceGetComputeRunningProcesses_v3")
-        self._processes = (nvml.binding.c_nvmlProcessInfo_v3_t * 32)()
+        self._process_list = ProcessList(nvml)
 
     def read(self) -> Sequence[float]:
         """Return a row (0..1, 0..1, B, Hz, Hz, degC, W, W, bits, count, 0..1, 0..1, W).
@@ -274,10 +298,12 @@ class StateReader:
             error = self._nvml.explain_code(failed, f"gpu:{self._gpu.index} gives no state")
             self._is_lost = isinstance(error, DeviceLost)
             raise error
-        self.pids = self._read_pids()
+        self.pids = self._process_list.read_pids(self._handle)
         if self.pids is not None:
             row[9] = len(self.pids)
-        row[10], row[11] = self.process_load.read_shares(self._handle, is_used=self.pids != ())
+        # Without load of the GPU, no sample of its processes means that they rest.
+        is_used = self.pids != () and row[0] != 0
+        row[10], row[11] = self.process_load.read_shares(self._handle, is_used=is_used)
         if self._memory_power is not None:
             with contextlib.suppress(MeterError):
                 row[12] = self._memory_power.read_above_zero()[AVERAGE]
@@ -315,17 +341,3 @@ class StateReader:
                     chosen.append(StateCall(function, arguments, target, columns, scale, divisor))
                     break
         return chosen
-
-    def _read_pids(self) -> tuple[int, ...] | None:
-        if self._list_processes is None:
-            return None
-        for _ in range(3):
-            count = ctypes.c_uint(len(self._processes))
-            code = self._list_processes(self._handle, ctypes.byref(count), self._processes)
-            if code == client.SUCCESS:
-                return tuple(sorted({self._processes[i].pid for i in range(count.value)}))
-            if code != client.INSUFFICIENT_SIZE:
-                return None
-            room = 2 * max(len(self._processes), count.value)
-            self._processes = (self._nvml.binding.c_nvmlProcessInfo_v3_t * room)()
-        return None

@@ -240,30 +240,37 @@ class JobArchive:
         """Do nothing: each program ends with its answer."""
 
     def _describe_sharing(self, slurm: SlurmClient, others: Sequence[OtherJob]) -> list[dict[str, Any]]:
-        """Return an event with the jobs of the same nodes and time: reserved CPUs, CPU time, and when each ran (s).
+        """Return an event with the jobs of the same node and time: reserved CPUs, CPU time, and when each ran (s).
 
-        None without such jobs, or if their CPU time is not known.
+        Of a job on several nodes, an equal part is on each; the CPU time of one that still runs is None. No event for a
+        job of several nodes, without other jobs, or if the use of one is not known.
         """
         (start, end), own = self.interval, self.execution.row.raw
-        spans = {other.raw: (other.start_ns, other.end_ns or end) for other in others if other.start_ns is not None}
-        spans = {raw: span for raw, span in spans.items() if span[0] < end and span[1] > start} | {own: (start, end)}
-        if len(spans) < 2:
+        near = [
+            (other.raw, other.start_ns, other.end_ns, other.nodes)
+            for other in others
+            if other.raw != own and other.start_ns is not None and other.start_ns < end
+            and (other.end_ns is None or other.end_ns > start)
+        ]  # fmt: skip
+        if not near or self.execution.row.node_count != 1:
             return []
+        near.append((own, start, end, self.execution.row.nodes))
         try:
-            use = slurm.read_cpu_use(list(spans))
+            use = slurm.read_cpu_use([raw for raw, *_ in near])
+            counts = {raw: max(len(expand_nodes(nodes)), 1) for raw, *_, nodes in near}
         except MeterError:
             return []
-        if use.keys() != spans.keys():
+        if use.keys() != counts.keys() or len(counts) != len(near):
             return []
         jobs = [
             {
                 "job": raw,
                 "from_s": (a - start) / NS,
-                "to_s": (b - start) / NS,
-                "cpus": use[raw][0],
-                "cpu_s": use[raw][1],
+                "to_s": ((end if b is None else b) - start) / NS,
+                "cpus": use[raw][0] / counts[raw],
+                "cpu_s": None if b is None else use[raw][1] / counts[raw],
             }
-            for raw, (a, b) in spans.items()
+            for raw, a, b, _ in sorted(near, key=lambda job: job[1])
         ]
         return [{"t": start, "event": "shared-jobs", "meter": "slurm", "job": own, "jobs": jobs}]
 

@@ -276,16 +276,20 @@ def parse_others(text: str, where: str = "slurm") -> list[OtherJob]:
 
 
 def parse_cpu_use(text: str, where: str = "slurm") -> dict[str, tuple[int, float]]:
-    """Return reserved CPUs and CPU time (s) of jobs; the fields are USE_FIELDS. Raises ReadFailed."""
-    found = {}
+    """Return reserved CPUs and CPU time (s) of jobs; the fields are USE_FIELDS. Raises ReadFailed.
+
+    A job that was requeued has several rows, and is left out.
+    """
+    found, rows = {}, dict[str, int]()
     for line in filter(None, text.split("\n")):
         raw, cpus, used = _split_line(line, USE_FIELDS, where).values()
+        rows[raw] = rows.get(raw, 0) + 1
         time = _CPU_TIME.fullmatch(used.strip())
         count = parse_number(cpus, line, where)
         if time is not None and count is not None:
             days, hours, minutes = (int(part or 0) for part in time.groups()[:3])
             found[raw] = count, ((24 * days + hours) * 60 + minutes) * 60 + float(time[4])
-    return found
+    return {raw: use for raw, use in found.items() if rows[raw] == 1}
 
 
 def parse_live(text: str, where: str = "slurm") -> dict[str, int | None]:

@@ -11,12 +11,11 @@ import tempfile
 from pathlib import Path
 
 import torch
+from covered import wait_for_readings
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.huggingface import JoulelabCallback
 from joulelab.run import marking
-from joulelab.run.live import wait_until_covered
 
 LENGTH = 6
 
@@ -63,7 +62,7 @@ class Tracker(TrainerCallback):
 
 class Wait(TrainerCallback):
     def on_epoch_end(self, args, state, control, **_):
-        wait_until_covered(Path(os.environ["JOULELAB_RUN"]), monotonic_ns())
+        wait_for_readings()
 
 
 def one_process() -> None:

@@ -12,11 +12,10 @@ os.environ["KERAS_BACKEND"] = "torch"
 
 import keras  # it reads the backend when it is imported
 import numpy as np
+from covered import wait_for_readings
 
-from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.keras import JoulelabCallback
 from joulelab.run import marking
-from joulelab.run.live import wait_until_covered
 
 X, Y = np.ones((10, 4), "float32"), np.ones((10, 1), "float32")
 
@@ -41,7 +40,7 @@ class Own(keras.Sequential):
 class Wait(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if batch == 2:
-            wait_until_covered(Path(os.environ["JOULELAB_RUN"]), monotonic_ns())
+            wait_for_readings()
 
 
 def model(kind=keras.Sequential) -> keras.Model:

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
+from covered import wait_for_readings
 from lightning.pytorch.loggers import CSVLogger
 
-from joulelab.core.clock import monotonic_ns
 from joulelab.integrations.lightning import JoulelabCallback
 from joulelab.run import marking
-from joulelab.run.live import wait_until_covered
 
 SCRATCH = Path(os.environ["SCRATCH"])
 
@@ -74,7 +73,7 @@ class Watch(pl.Callback):
 
     def on_validation_start(self, trainer, module):
         if not trainer.sanity_checking:
-            wait_until_covered(Path(os.environ["JOULELAB_RUN"]), monotonic_ns())
+            wait_for_readings()
 
     def on_validation_end(self, trainer, module):
         if not trainer.sanity_checking:

@@ -338,7 +338,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "shared-node.accounted": (
         "note",
-        "of the nodes' {node_j:J}, this job: {energy_j:J} by CPU time, {reserved_j:J} by reserved CPUs; {jobs:other job} used the nodes, and the accounting cannot bound its part",
+        "of the node's {node_j:J}, this job: [{energy_j:J} by CPU time, ]{reserved_j:J} by reserved CPUs; {jobs:other job} used it too, and the accounting cannot bound its part",
         "Use --exclusive, or measure on the node: joulelab run -- CMD",
     ),
     # Power caps.

@@ -100,7 +100,7 @@ class Campaign:
     def _run_trial(self, part: Part, name: str, number: int) -> None:
         trial = f"{self._seed}:{name}:{number}"
         self.counts.trials[name] += 1
-        known = len(self.counts.problems)
+        known, known_outside = len(self.counts.problems), len(self.counts.outside)
         try:
             part.run_trial(random.Random(trial), self.counts)
         except pytest.skip.Exception:
@@ -108,8 +108,10 @@ class Campaign:
         except Exception as error:
             self.counts.problems.append(f"{type(error).__name__}: {error}")
             self._say(traceback.format_exc())
+        again = f"python -m tests.campaign --only {name} --seed {self._seed} --trial {number}"
+        for k, figure in enumerate(self.counts.outside[known_outside:], known_outside):
+            self.counts.outside[k] = f"{figure} [{again}]"
         for k, problem in enumerate(self.counts.problems[known:], known):
-            again = f"python -m tests.campaign --only {name} --seed {self._seed} --trial {number}"
             self.counts.problems[k] = f"{' '.join(problem.split())[:300]} [{again}]"
             self._say(self.counts.problems[k])
 

@@ -16,8 +16,9 @@ class CampaignCounts:
     """Hold the counts of one campaign, or of several; times are in seconds.
 
     `lost_s` has one figure for each kill of a recorder: how long before the kill the last sample on the disk was
-    taken, less one period. `waits_s` are the waits of a listed user of capd under a flood, `answers_s` those of a
-    reader of the dashboard or the agent. `problems` are broken promises in words, each with its trial.
+    taken, less one period. `waits_s` are the waits of a listed user of capd under a flood, `idle_waits_s` those for a
+    server that does nothing, in the same seconds; `answers_s` those of a reader of the dashboard or the agent.
+    `problems` are broken promises in words, each with its trial.
     """
 
     seconds: float = 0.0
@@ -37,6 +38,7 @@ class CampaignCounts:
     fuzzed: Counter[str] = field(default_factory=Counter)
     crashes: int = 0
     waits_s: list[float] = field(default_factory=list)
+    idle_waits_s: list[float] = field(default_factory=list)
     answers_s: list[float] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -87,6 +89,7 @@ class CampaignCounts:
             ("fuzzed inputs", f"{self.fuzzed.total():,} ({len(self.fuzzed)} parsers)"),
             ("crashes", str(self.crashes)),
             ("wait of a listed user of capd", _format_times(self.waits_s)),
+            ("wait for a server that does nothing", _format_times(self.idle_waits_s)),
             ("wait of a reader of dashboard or agent", _format_times(self.answers_s)),
             *((f"skipped: {part}", why) for part, why in self.skipped.items()),
         ]

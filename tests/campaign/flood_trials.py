@@ -66,7 +66,12 @@ class FloodTrials:
         folder.mkdir()
         result = flood_daemon(kind, folder, CAPD_S)
         counts.waits_s += result.waits_s
+        counts.idle_waits_s += result.idle_waits_s
         counts.problems += [f"capd, {kind}: {failure}" for failure in result.failures]
+        if result.is_late:
+            other_s = max(result.idle_waits_s)
+            figures = f"{result.longest_s:.2f} s for an answer, {other_s:.2f} s for a server that does nothing"
+            counts.problems.append(f"capd, {kind}: a listed user waited {figures}")
 
     def _flood_http(self, target: str, way: str, count: int, counts: CampaignCounts) -> None:
         url, page = self._addresses[target]

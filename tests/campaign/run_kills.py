@@ -169,11 +169,14 @@ class RunKills:
         if struck_ns is not None and before:
             counts.lost_s.append(max(0.0, (struck_ns - before[-1]) / NS - square_meter.PERIOD_S))
         if trial.run is not None and len(times) > 2 * square_meter.DEVICES:
-            count_energy(trial.run, counts, way)
+            count_energy(trial.run, counts, way, times)
 
 
-def count_energy(run: Path, counts: CampaignCounts, what: str) -> None:
-    """Compare the energy of a run with the true one; a run that is refused has none, which is no mistake."""
+def count_energy(run: Path, counts: CampaignCounts, what: str, times_ns: list[int]) -> None:
+    """Compare the energy of a run with the true one; a run that is refused has none, which is no mistake.
+
+    `times_ns` are those of its samples.
+    """
     try:
         result = load_result(run)
     except JoulelabError:
@@ -190,4 +193,6 @@ def count_energy(run: Path, counts: CampaignCounts, what: str) -> None:
     if abs(energy.value - true_j) > energy.expanded:
         counts.energies_outside += 1
         figure = f"{energy.value:.1f} ± {energy.expanded:.1f} J, true {true_j:.1f} J in {result.duration_s:.2f} s"
-        counts.outside.append(f"{what}: {figure}")
+        late_s, early_s = (times_ns[0] - result.start_ns) / NS, (result.end_ns - times_ns[-1]) / NS
+        read = f"first sample {late_s:.2f} s after its start, last {early_s:.2f} s before its end"
+        counts.outside.append(f"{what}: {figure}; {read}")

@@ -80,6 +80,26 @@ while time.monotonic() < end:
             key.fileobj.close()
 print(json.dumps(total))
 """
+IDLE_PROBE = """
+import json, os, socket, sys, time
+ours, theirs = socket.socketpair()
+if not os.fork():
+    ours.close()
+    while data := theirs.recv(1):
+        theirs.sendall(data)
+    os._exit(0)
+theirs.close()
+waits, end = [], time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    begun = time.monotonic()
+    ours.sendall(b"x")
+    ours.recv(1)
+    waits.append(time.monotonic() - begun)
+    time.sleep(0.02)
+print(json.dumps(waits))
+ours.close()
+os.wait()
+"""
 PROBE = """
 import json, os, sys, time
 from joulelab.control.link import connect_keeper
@@ -109,9 +129,14 @@ print(json.dumps([waits, failures]))
 
 @dataclass(frozen=True)
 class FloodResult:
-    """Hold the waits of the listed user (s), requests without an answer, and the connections of the attack."""
+    """Hold the waits of the listed user (s), requests without an answer, and the connections of the attack.
+
+    `idle_waits_s` are the waits for another server in the same seconds, which nobody floods and which only sends back
+    what it gets: so long is a wait because of the machine alone.
+    """
 
     waits_s: list[float]
+    idle_waits_s: list[float]
     failures: list[str]
     connections: int
 
@@ -119,6 +144,14 @@ class FloodResult:
     def longest_s(self) -> float:
         """Return the longest wait."""
         return max(self.waits_s)
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether a wait is longer than a second and than the busy machine explains.
+
+        A request wakes capd and its client about four times in turn, one of the other server only twice.
+        """
+        return self.longest_s > 1.0 + 4 * max(self.idle_waits_s)
 
 
 def flood_daemon(kind: FloodKind, folder: Path, seconds: float = 5.0, *, source: str = "") -> FloodResult:
@@ -140,6 +173,8 @@ def flood_daemon(kind: FloodKind, folder: Path, seconds: float = 5.0, *, source:
         assert probe.stdout is not None
         assert probe.stdout.readline() == "ready\n"
         words = [sys.executable, "-c", ATTACK, kind, str(capd.path), str(uid), str(count), str(seconds)]
+        idle_words = [sys.executable, "-c", IDLE_PROBE, str(seconds)]
+        started.append(subprocess.Popen(idle_words, stdout=subprocess.PIPE, text=True))
         for _ in range(processes):
             started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
         answers = [process.communicate(timeout=seconds + 120)[0] for process in started]
@@ -149,7 +184,7 @@ def flood_daemon(kind: FloodKind, folder: Path, seconds: float = 5.0, *, source:
             process.communicate()
         capd.close()
     waits_s, failures = json.loads(answers[0])
-    return FloodResult(waits_s, failures, sum(int(text or 0) for text in answers[1:]))
+    return FloodResult(waits_s, json.loads(answers[1]), failures, sum(int(text or 0) for text in answers[2:]))
 
 
 def main() -> None:
@@ -164,7 +199,8 @@ def main() -> None:
             begun = time.monotonic()
             found = flood_daemon(kind, Path(folder), given.seconds, source=given.source)
             print(
-                f"{kind}: longest wait {found.longest_s:.2f} s, median {statistics.median(found.waits_s):.3f} s of "
+                f"{kind}: longest wait {found.longest_s:.2f} s (of a server that does nothing: "
+                f"{max(found.idle_waits_s):.2f} s), median {statistics.median(found.waits_s):.3f} s of "
                 f"{len(found.waits_s)} requests, {len(found.failures)} without an answer, {found.connections} "
                 f"connections in {time.monotonic() - begun:.0f} s, load {os.getloadavg()[0]:.1f}"
             )

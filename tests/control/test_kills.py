@@ -43,7 +43,7 @@ def test_keepers_killed_in_a_row_leave_no_cap_and_no_silence(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_listed_user_is_answered_under_a_flood(tmp_path, kind):
     found = flood_daemon(kind, tmp_path, 5.0)
-    print(kind, found.longest_s, len(found.waits_s), found.connections)
+    print(kind, found.longest_s, max(found.idle_waits_s), len(found.waits_s), found.connections)
     assert not found.failures
-    assert found.longest_s < 5.0  # below 1 s on a machine that does nothing else
+    assert not found.is_late  # below 1 s on a machine that does nothing else
     assert len(found.waits_s) > 5

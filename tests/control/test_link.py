@@ -75,7 +75,6 @@ def test_a_refusal_without_a_number_is_an_answer():
 def test_a_client_waits_its_turn_where_many_ask_capd(tmp_path, monkeypatch):
     path = tmp_path / "capd.sock"
     environ = {"JOULELAB_CAPD": str(path)}
-    monkeypatch.setattr(link, "CONNECT_WAIT_S", 120)
     with socket.socket(socket.AF_UNIX) as server, contextlib.ExitStack() as stack:
         server.bind(str(path))
         server.listen(0)
@@ -83,6 +82,11 @@ def test_a_client_waits_its_turn_where_many_ask_capd(tmp_path, monkeypatch):
             while True:
                 stack.callback(link.connect_keeper(environ, patient=False).abandon)
         assert caught.value.why == "too many clients wait for it"
+        monkeypatch.setattr(link, "CONNECT_WAIT_S", 0.05)
+        with fails("error.capd-no-answer") as caught:
+            link.connect_keeper(environ)
+        assert caught.value.why == "too many clients wait for it, and our turn did not come within 0.05 s"
+        monkeypatch.setattr(link, "CONNECT_WAIT_S", 120.0)
         timer = threading.Timer(0.2, lambda: stack.callback(server.accept()[0].close))
         timer.start()
         link.connect_keeper(environ).abandon()

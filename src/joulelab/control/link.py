@@ -27,7 +27,7 @@ CAPD = "JOULELAB_CAPD"
 SOCKET = "/run/joulelab/capd.sock"
 EXIT_WAIT_S = 5.0
 SEND_TIMEOUT_S = 10.0
-CONNECT_WAIT_S = 1  # in the queue of a capd that many clients ask at once
+CONNECT_WAIT_S = 10.0  # in the queue of a capd that many clients ask at once, or that has no CPU on a busy machine
 # These ask a keeper to restore and end; they are blocked until its handlers are installed.
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -222,7 +222,7 @@ def connect_keeper(
 
     Root and twins do not need capd, unless JOULELAB_CAPD is set. `direct`: never capd. `capd`: nothing else, raises
     CapdUnavailable. `guarded`: see `start_keeper`; capd, which is started again, needs no guard. `patient`: if many
-    clients ask capd at once, wait a second for our turn.
+    clients ask capd at once, wait up to CONNECT_WAIT_S for our turn.
     """
     if not direct and (capd or environ.get(CAPD) or not (os.geteuid() == 0 or environ.get(TWIN))):
         path = environ.get(CAPD) or SOCKET
@@ -240,7 +240,8 @@ def _connect_socket(path: str, *, patient: bool) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A call that blocks waits its turn while the queue of capd is full; one with a timeout of Python fails at once.
     sock.setblocking(patient)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_WAIT_S, 0))
+    limit = struct.pack("ll", *divmod(round(CONNECT_WAIT_S * 1e6), 10**6))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     try:
         sock.connect(path)
     except (FileNotFoundError, ConnectionRefusedError, PermissionError):
@@ -248,7 +249,8 @@ def _connect_socket(path: str, *, patient: bool) -> socket.socket:
         raise
     except OSError as error:
         sock.close()
-        why = "too many clients wait for it" if isinstance(error, BlockingIOError) else str(error)
+        waited = f", and our turn did not come within {CONNECT_WAIT_S:g} s" if patient else ""
+        why = f"too many clients wait for it{waited}" if isinstance(error, BlockingIOError) else str(error)
         advice, code = "systemctl status joulelab-capd", "error.capd-no-answer"
         raise JoulelabError("capd does not answer", where=path, why=why, next=advice, code=code) from error
     return sock

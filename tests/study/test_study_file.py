@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.study.test_study_mistakes import said
 
-from joulelab.core.errors import ConfigError
+from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.toml_reading import describe_keys
 from joulelab.study.folder import Plan, Settings, join_study
 from joulelab.study.knobs import Knob, find_reference
@@ -351,6 +351,22 @@ def test_the_plan_of_a_file_makes_a_study(whole: StudyFile, tmp_path: Path) -> N
     assert set(made.read_cells()) == {cell.key for cell in whole.plan.cells}
     assert made.nodes == dict(whole.plan.nodes)
     assert made.get_settings("train").timeout_s == 7200.0
+
+
+def test_a_study_whose_command_holds_a_secret_is_readable_by_its_owner_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for word, mode in (("--token=Tr0ub4dor-and-3", 0o700), ("--lr=1", 0o755)):
+        plan = Plan(make_cells(Workload(("train", word, "{n}")), [Knob.parse("n", "1,2")]))
+        (folder := tmp_path / f"{mode:o}").mkdir(mode=0o755)
+        made = join_study(folder, "x", plan, 1)
+        assert folder.stat().st_mode & 0o777 == mode
+        assert [cell.workload.command[1] for cell in made.read_cells().values()] == [word, word]
+    monkeypatch.setattr(Path, "chmod", lambda *_: (_ for _ in ()).throw(PermissionError(1, "not permitted")))
+    plan = Plan(make_cells(Workload(("train", "--token=Tr0ub4dor-and-3", "{n}")), [Knob.parse("n", "1,2")]))
+    with pytest.raises(StoreError, match="not permitted"):
+        join_study(tmp_path / "y", "y", plan, 1)
+    assert not list((tmp_path / "y").glob("*.json"))
 
 
 def test_ten_thousand_cells_are_made_while_one_waits(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ _TABLE: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     (("plink", "pscp", "psftp"), {"-pw": WHOLE}),
     (("xfreerdp",), {"/p:": GLUED}),
     (_LOGINS, {"-p": WHOLE}),
+    (("wandb login",), {"--host": PLAIN}),
+    (("vault login",), dict.fromkeys(("-method", "-path", "-field", "-format", "-address", "-namespace"), PLAIN)),
     (("uv publish",), {"-p": WHOLE, "-t": WHOLE}),
     (_MYSQL, {"-p": GLUED}),
     (_MONGO, {"-p": WHOLE}),
@@ -70,6 +72,7 @@ SECRET_OPTIONS: Final = {program: options for programs, options in _TABLE for pr
 _PROGRAMS = {key.partition(" ")[0] for key in SECRET_OPTIONS}
 _ONLY_FIRST = {"http", "https", "zip", "rar", "bcp"}  # such a word later in a command is hardly a program
 _STARTERS = {"sshpass"}  # the first word that is not an option is another program, with options of its own
+_SECRET_WORDS = {"wandb login", "vault login"}  # any word that is not an option is the secret
 # Programs that store a secret by name: `aws configure set aws_secret_access_key X`.
 _STORING = {"aws", "git", "pip", "pip3", "dvc", "npm", "yarn", "conda", "gcloud", "poetry", "nmcli", "kubectl"}
 _STORE_WORDS = {"set", "config", "configure", "modify", "add", "connect"}
@@ -220,6 +223,9 @@ def _find_option_secrets(words: Sequence[str]) -> dict[int, int]:
             stores = stores or (program.partition(" ")[0] in _STORING and word in _STORE_WORDS)
             if stores and program == before and is_secret_name(word):
                 kind = WHOLE
+                continue
+            if program == before and program in _SECRET_WORDS:
+                found[number] = 0
                 continue
             is_first = False
         kind, kept = _read_option(word, SECRET_OPTIONS.get(program, {}))

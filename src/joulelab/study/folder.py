@@ -308,11 +308,24 @@ def join_study(folder: Path, name: str, plan: Plan, seed: int | None) -> Study:
         before = open_study(folder).data if (folder / FILE).exists() else None
         data = describe_plan(name, plan, seed, before)
         check_same_study(folder, before, plan, seed)
+        if before is None:
+            _hide_secrets(folder, plan)
         write_json_atomic(folder / FILE, data)
     study = Study(folder, data)
     if plan.file is None:  # a study file may have thousands: each is made when its first slot runs
         study.add_cells(plan.cells)
     return study
+
+
+def _hide_secrets(folder: Path, plan: Plan) -> None:
+    """Let only the owner read a study whose commands hold a secret: they are stored as typed, so that it can go on."""
+    commands = {cell.workload.command for cell in plan.cells}
+    if any(redact_command(command) != list(command) for command in commands):
+        try:
+            folder.chmod(0o700)
+        except OSError as error:
+            what, then = "its command holds a secret, and the folder is not yours", "choose another --name or --studies"
+            raise StoreError(what, where=str(folder), why=error.strerror, next=then) from error
 
 
 def describe_plan(name: str, plan: Plan, seed: int | None, before: Mapping[str, Any] | None) -> dict[str, Any]:

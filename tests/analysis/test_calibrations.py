@@ -19,6 +19,7 @@ from joulelab.analysis.calibrations import (
     calibrate_channel,
     convert_power,
     judge_use,
+    make_level_terms,
     read_calibrations,
     read_drivers,
     replace_calibrations,
@@ -111,10 +112,22 @@ def test_a_power_is_corrected_and_has_the_errors_of_its_calibration():
     # By gain 0.5 % of 0.95, by offset 2 W: 8 s x 400 W x 0.005, 8 s x 2 W.
     assert energy.terms[f"gain:calibrated/{one.identity}/0"] == pytest.approx(8 * 400 * 0.005)
     assert energy.terms[f"gain:calibrated/{one.identity}/1"] == pytest.approx(8 * 2.0)
-    assert energy.terms[f"offset:calibrated/{one.identity}/nvml/GPU-1/bend"] == pytest.approx(8 * 1.5 / math.sqrt(3))
+    assert energy.terms[f"offset:calibrated/{one.identity}/nvml/GPU-1/bend/2"] == pytest.approx(8 * 1.5 / math.sqrt(3))
     assert not any(source.startswith(("gain:x", "offset:x")) for source in energy.terms)
     assert spec.limits == (3.0, 0.95 * 700 + 3)
     assert convert_power(spec.accuracy, 700.0) == 0.95 * 700 + 3
+
+
+def test_the_error_of_a_bent_sensor_cancels_at_the_same_load_only():
+    one = read_one(bend_w=3.0, factors=[[0.0002, 0.0]])
+    energies = []
+    for watts in (400.0, 410.0, 80.0):
+        spec, value = calibrate_channel(power_spec(), np.full(101, watts), one, judge(one))
+        energies.append(PowerCurve(readings(np.arange(101) * 0.1, value), spec, name="a").energy(ns(1), ns(9)))
+    first, alike, idle = energies
+    assert (first - alike).u < 0.1
+    assert (first - idle).u == pytest.approx(math.sqrt(2) * 8 * 3.0 / math.sqrt(3), rel=0.01)
+    assert "bend" not in str(make_level_terms(spec.accuracy, "a", 0.0, 0.0))
 
 
 def test_a_counter_is_corrected_without_losing_its_steps():

@@ -12,7 +12,7 @@ accounting.other-side accounting.other-time accounting.unknown-nodes accuracy
 codecarbon.cell codecarbon.constant codecarbon.duplicate codecarbon.falls codecarbon.impossible codecarbon.intensities
 codecarbon.intensity codecarbon.no-duration codecarbon.no-energy codecarbon.order codecarbon.overlap codecarbon.power
 codecarbon.pue codecarbon.rate codecarbon.stage codecarbon.sum codecarbon.unit
-calibration.driver calibration.load calibration.not-used calibration.old calibration.temperature
+calibration.driver calibration.load calibration.not-used calibration.old calibration.temperature calibration.unusable
 cap.changed cap.differs cap.keeper-died cap.left cap.not-restored cap.overridden cap.released cap.vanished
 cap-not-enforced clock-stepped clocks cords counter-frozen counter-reset counter-wrap
 damaged disk does-not-add-up.power does-not-add-up.sum does-not-follow ending.killed ending.live

@@ -6,12 +6,15 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from benchmarks.calibrate import draw_node, draw_other_load, make_powers, record_run, record_staircase
+from benchmarks.calibrate import GRID_S, draw_node, draw_other_load, make_powers, record_run, record_staircase
 from click.testing import CliRunner
+from tests.analysis.folders import gpu
 from tests.rows import every_row
+from tests.run.test_node_runs import T, make_node
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.analysis.calibrations import YEAR_S
@@ -23,6 +26,7 @@ from joulelab.calibration.commands import parse_devices
 from joulelab.calibration.staircase import StaircasePlan, make_load_words, plan_steps
 from joulelab.cli.group import commands
 from joulelab.core.errors import ConfigError
+from joulelab.run.node_runs import join_runs
 from joulelab.run.run_options import get_host_name
 from joulelab.store.calibration_files import compute_digest
 from joulelab.store.run_reader import open_run
@@ -38,14 +42,14 @@ def call(*words, code=0):
 
 @pytest.fixture(scope="module")
 def node():
-    return draw_node(np.random.default_rng(7), "analyzer", 2)
+    return replace(draw_node(np.random.default_rng(7), "analyzer", 2), fans="fixed")
 
 
 @pytest.fixture(scope="module")
 def staircase(node, tmp_path_factory):
     """Return a store with the run of a staircase, and a run of the node without GPUs."""
     folder = tmp_path_factory.mktemp("runs")
-    run, zero, _ = record_staircase(folder, np.random.default_rng(8), node, "analyzer", repeats=2)
+    run, zero, _ = record_staircase(folder, np.random.default_rng(8), node, "analyzer", repeats=2, step_s=15.0)
     return run, zero
 
 
@@ -64,23 +68,29 @@ def calibrate(runs, staircase, node, *more, code=0):
     return call("calibrate", *words, *fans, *more, code=code)
 
 
-def test_a_run_after_a_calibration_is_right_and_narrow(runs, staircase, node, tmp_path):
+def test_a_run_after_a_calibration_is_right_and_narrow(runs, staircase, node, tmp_path, monkeypatch):
     record = json.loads(calibrate(runs, staircase, node, "--json").stdout)
     for row, gain in zip(record["devices"], node.gains, strict=True):
         assert abs(row["gain"] - 1 / (1 + gain)) <= 2 * row["gain_u"]
     rng = np.random.default_rng(9)
     powers = make_powers(rng, node, draw_other_load(rng, 2, 20.0), 25.0)
-    run = record_run(runs, rng, node, powers, "analyzer", record=record)
+    run = record_run(runs, rng, node, powers, "analyzer", record=record, phases=[(8.0, 18.0), (18.0, 28.0)])
     true = sum(powers.find_energy(k, 8.0, 28.0) for k in range(2))
     with open_run(run) as opened:
         found, without = analyse_run(opened), analyse_run(opened, calibration={})
     gpus, plain = found.group("gpu").energy, without.group("gpu").energy
     assert abs(gpus.value - true) <= gpus.expanded
     assert gpus.relative < 0.04 < plain.relative
+    assert sum(phase.energy["gpu"].value for phase in found.phases) == pytest.approx(gpus.value)
     shown = call("show", run.name, "--runs", runs, "--all").output
     assert re.search(r"calibrated gpu:0,1 on \d{4}-\d\d-\d\d against analyzer", shown)
     assert re.search(r"by nvml energy_j, calibrated \d{4}-\d\d-\d\d", shown)
     assert "calibrated" not in call("show", run.name, "--runs", runs, "--calibration", "none").output
+    # A copy on another machine, which has no calibrations, gives the same.
+    copy = shutil.copytree(run, tmp_path / "elsewhere" / run.name, ignore=shutil.ignore_patterns("results.json"))
+    monkeypatch.setenv("JOULELAB_STATE", str(tmp_path / "other-state"))
+    with open_run(copy) as opened:
+        assert analyse_run(opened).group("gpu").energy == gpus
     (tmp_path / "c.json").write_text(json.dumps(record))
     same = call("show", run.name, "--runs", runs, "--calibration", tmp_path / "c.json", "--json").stdout
     assert json.loads(same)["scopes"][0]["reading"]["energy"]["value"] == pytest.approx(found.scopes[0].energy.value)
@@ -90,10 +100,12 @@ def test_how_a_calibration_is_used_is_stated(runs, staircase, node):
     record = json.loads(calibrate(runs, staircase, node, "--json").stdout)
     first, second = record["devices"]
     cpu = {**first, "meter": "rapl", "scope": "cpu:0", "device": "", "model": ""}
-    record |= {"utc_s": record["utc_s"] - 2 * YEAR_S, "devices": [first, {**second, "model": "A100"}, cpu]}
+    rows = [first, {**second, "model": "A100"}, cpu, {**first, "gain": None}]
+    record |= {"utc_s": record["utc_s"] - 2 * YEAR_S, "devices": rows}
     with open_run(runs / staircase[0].name) as opened:
         found = analyse_run(opened, calibration=record)
     codes = {check.scope: check.code for check in found.checks if check.name == "calibration"}
+    assert codes.pop("") == "calibration.unusable"
     assert codes == {"gpu:0": "calibration.old", "gpu:1": "calibration.not-used", "cpu:0": "calibration.old"}
     accuracies = {s.scope: s.reading.accuracy for s in found.scopes}
     assert accuracies["gpu:1"] == "assumed"
@@ -123,7 +135,7 @@ def test_a_check_compares_with_the_calibration_in_use(runs, staircase, node):
     calibrate(runs, staircase, node, "--check", code=2)  # there is none
     stored = json.loads(calibrate(runs, staircase, node, "--json").stdout)
     assert "holds" in calibrate(runs, staircase, node, "--check").output
-    stored["devices"][0]["gain"] *= 1.1
+    stored["devices"][0]["gain"] *= 1.02  # less than the interval of each, but both have its errors in common
     with open(stored.pop("file"), "w") as file:
         json.dump({**stored, "digest": compute_digest(stored)}, file)
     found = json.loads(calibrate(runs, staircase, node, "--check", "--json", code=1).stdout)
@@ -180,17 +192,82 @@ def test_a_step_with_missing_readings_of_the_reference_does_not_count(staircase)
 def test_fans_that_change_are_not_fixed(tmp_path):
     rng = np.random.default_rng(3)
     node = replace(draw_node(rng, "analyzer", 1), fans="measured")
-    run, _, _ = record_staircase(tmp_path, rng, node, "analyzer", repeats=1)
+    run, _, _ = record_staircase(tmp_path, rng, node, "analyzer", repeats=1, step_s=15.0)
     words = ("--reference", "analyzer", "--from", run.name, "--runs", tmp_path, "--fixed-fans", "--json")
     assert json.loads(call("calibrate", *words, code=2).stdout)["error"]["code"] == "config.fans-change"
 
 
-def test_a_zero_run_that_has_the_devices_is_refused(runs, staircase):
-    name = staircase[0].name
-    words = ("--reference", "analyzer", "--from", name, "--zero", name, "--runs", runs, "--json")
-    error = json.loads(call("calibrate", *words, code=2).stdout)["error"]
-    assert error["code"] == "config.zero-run"
-    assert "gpu:0, gpu:1" in error["why"]
+def record_zero(runs, node, *, seconds=60.0, more_w=0.0, faster=1.0):
+    rng = np.random.default_rng(12)
+    powers = make_powers(rng, node, np.zeros((2, round(seconds / GRID_S))), 25.0, has_gpus=False)
+    wall = powers.wall + more_w * (powers.t > seconds / 2)
+    return record_run(
+        runs, rng, node, replace(powers, wall=wall, fans=faster * powers.fans), "analyzer", has_gpus=False
+    )
+
+
+def add_gpus(zero):
+    event = {"t": 0, "event": "devices", "gpus": [{"uuid": "GPU-1", "driver": "1"}]}
+    with next(zero.glob("*/events.run.jsonl")).open("a") as file:
+        file.write(json.dumps(event) + "\n")
+
+
+def leave_out_nvml(zero):
+    meta = json.loads((zero / "run.json").read_text())
+    (zero / "run.json").write_text(json.dumps({**meta, "options": {"meters": ["rapl", "analyzer"]}}))
+
+
+def test_a_zero_run_that_is_not_of_the_idle_node_without_the_devices_is_refused(runs, staircase, node):
+    has_gpus, is_blind = record_zero(runs, node), record_zero(runs, node)
+    add_gpus(has_gpus)
+    leave_out_nvml(is_blind)
+    cases = {
+        staircase[0]: "it still has gpu:0, gpu:1",
+        has_gpus: "it still has gpu:1",
+        is_blind: "it was recorded without nvml",
+        record_zero(runs, node, more_w=40.0): "its power changed by 4",
+        record_zero(runs, node, seconds=30.0): "it lasts 19 s",
+        record_zero(runs, node, faster=1.1): "its fans ran 10% faster",
+    }
+    supply = f"{node.supply_class}:{node.rated_w:.0f}"
+    words = ("--reference", "analyzer", "--from", staircase[0].name, "--runs", runs, "--supply", supply, "--json")
+    for zero, why in cases.items():
+        error = json.loads(call("calibrate", *words, "--zero", zero.name, code=2).stdout)["error"]
+        assert (error["code"], error["why"][: len(why)]) == ("config.zero-run", why)
+
+
+def test_fans_of_a_zero_run_count_by_their_speed():
+    class Empty:
+        span = SimpleNamespace(start_ns=0, end_ns=1)
+
+        def __init__(self, cubes):
+            self.run = SimpleNamespace(path=SimpleNamespace(name="z"))
+            self.read_fan_cubes = lambda _: cubes
+
+    changing = recorded_steps._Fans(np.array([1.0, 8.0]))
+    assert changing.add_zero(Empty(np.array([4.0]))).share.tolist() == [0.125, 1.0, 0.5]
+    with pytest.raises(ConfigError, match="was not read"):
+        changing.add_zero(Empty(None))
+    unread = recorded_steps._Fans(None)
+    assert (unread.add_zero(Empty(None)), unread.kind) == (unread, "unknown")
+
+
+def test_a_calibration_counts_for_its_own_node_in_a_run_of_two_machines_of_one_name(tmp_path):
+    sources = []
+    for boot, gain in (("b", 0.9), ("c", 1.1)):
+        uuid = f"GPU-{boot}"
+        source = make_node(tmp_path / boot, boot=boot, stream=gpu(0, device=uuid), columns=(np.full(T.size, 300.0),))
+        row = {"meter": "rapl", "scope": "gpu:0", "device": uuid, "model": "H100", "driver": "", "gain": gain,
+               "offset_w": 0.0, "low_w": 70.0, "high_w": 700.0, "cold_c": None, "hot_c": None, "bend_w": 0.0,
+               "heat_per_k": 0.0, "factors": [[0.005, 0.0]]}  # fmt: skip
+        event = {"t": 0, "event": "calibration", "id": boot, "utc_s": 1.7e9, "reference": {"text": "x"},
+                 "calibrated_on": "node1", "devices": [row]}  # fmt: skip
+        (source / "node1" / "events.run.jsonl").write_text(json.dumps(event) + "\n")
+        sources.append(source)
+    with open_run(join_runs(tmp_path / "runs", sources)) as opened:
+        found = analyse_run(opened)
+    energies = {s.host: (round(s.energy.value), s.reading.accuracy) for s in found.scopes}
+    assert energies == {"node1": (3240, "calibrated"), "node1-2": (3960, "calibrated")}
 
 
 @every_row("text, scopes", [("gpu:0-2", ["gpu:0", "gpu:1", "gpu:2"]), ("gpu:1,node.dc", ["gpu:1", "node.dc"])])

@@ -43,6 +43,8 @@ def test_steps_are_phases_and_loads_end_with_their_step(tmp_path):
     begun = [mark for mark in marks if mark.get("mark") == "begin"]
     assert [(mark["name"], mark["n"]) for mark in begun] == [("calibrate", 0), ("calibrate", 1), ("calibrate", 2)]
     (stored,) = [event for event in events if event["event"] == "calibration"]
+    lines = (run / get_host_name(environ) / "events.run.jsonl").read_text().splitlines()
+    assert ["host" in line for line in map(json.loads, lines) if line["event"] == "calibration"] == [False]
     assert (stored["id"], stored["calibrated_on"], stored["host"]) == ("c1", "elsewhere", get_host_name(environ))
 
 

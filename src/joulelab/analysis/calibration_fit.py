@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from joulelab.analysis.readings import Floats
+    from joulelab.analysis.readings import Floats, Ints
 
     Flags = npt.NDArray[np.bool_]
 
@@ -54,6 +54,7 @@ DRIFT_ERROR_W = 20.0  # of the rest of a node between the middle and the ends of
 REST_ERROR_W = 1e5  # no limit: the rest of a node is not known
 GAIN_ERROR = 2.0  # no limit either: what the steps are to show
 LEAST_SCATTER = 0.3  # of the residuals beside the expected one: no less is believed, as errors of steps may be alike
+WARM_K = 5.0  # difference from the temperatures of a staircase that its result allows for at each load
 ROUNDS = 10  # of the fit, which is nearly linear
 SMALL_FACTOR = 1e-6  # of the variance: error sources below it are left out
 PARTS = {
@@ -62,6 +63,7 @@ PARTS = {
     "rest of the node": ("drift", "beside", "follow"),
     "sensor": ("bend", "heat"),
 }
+SHARED = ("reference", "efficiency", "slope", "follow", "beside")  # the same in another staircase of the same node
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +118,12 @@ class BesideMeter:
 class LoadSteps:
     """Hold mean powers (W) of steps with a constant load: a row for each step, a column for each device.
 
-    `_u_w` are standard uncertainties from noise, resolution and edges, without gain and offset. `is_there` is False for
-    a device that was removed or without power. Unknown temperatures (degC) are NaN.
+    `number` is that of the step: a long step is several rows. `_u_w` are standard uncertainties from noise, resolution
+    and edges, without gain and offset. `is_there` is False for a device that was removed or without power. Unknown
+    temperatures (degC) are NaN.
     """
 
+    number: Ints
     middle_s: Floats
     seconds: Floats
     reference_w: Floats
@@ -132,6 +136,10 @@ class LoadSteps:
 
     def __len__(self) -> int:
         return int(self.reference_w.size)
+
+    def count_steps(self) -> int:
+        """Return the number of steps."""
+        return int(np.unique(self.number).size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +157,8 @@ class DeviceFit:
 
     `bend_w` is the largest distance from the straight line, `heat_per_k` the relative change of the gain per K; `_u`
     are standard uncertainties. Readings from `low_w` to `high_w` and temperatures from `cold_c` to `hot_c` were seen.
-    `budget` has the parts of the expanded uncertainty, relative, at the highest reading.
+    `budget` has the parts of the expanded uncertainty, relative, at the highest reading; `own_u_w` is the standard
+    uncertainty (W) there without what a second staircase with the same reference, node and offset has in common.
     """
 
     scope: str
@@ -167,6 +176,7 @@ class DeviceFit:
     cold_c: float
     hot_c: float
     budget: Mapping[str, float]
+    own_u_w: float = 0.0
 
     def compute_power(self, reading_w: float) -> float:
         """Return the true power (W) for a reading."""
@@ -220,17 +230,17 @@ def fit_calibration(
     sigma = np.hypot(steps.reference_u_w, np.sqrt(((1.1 * steps.device_u_w) ** 2).sum(axis=1)))
     first = _solve_model(model, sigma)
     if first.freedom < FEWEST_FREEDOM:
-        wanted = len(steps) - first.freedom + FEWEST_FREEDOM
-        return FitRefusal("too-few-steps", "", {"steps": len(steps), "needed": wanted})
+        count = steps.count_steps()
+        return FitRefusal("too-few-steps", "", {"steps": count, "needed": count - first.freedom + FEWEST_FREEDOM})
     # The residuals show how far the steps scatter; the spread of few residuals may be too small by chance.
-    scatter = math.sqrt(first.squares / first.freedom)
     few = t_975(first.freedom) / COVERAGE_FACTOR
-    sigma = sigma * max(scatter, LEAST_SCATTER) * max(few, 1.0)
+    sigma = sigma * max(first.scatter, LEAST_SCATTER) * max(few, 1.0)
     # A step without a device is of another time: the rest of the node may have been anywhere on its drift.
     moved = float(np.linalg.norm(first.values[model.find_places("drift")])) / math.sqrt(3)
     sigma = np.hypot(sigma, np.where(steps.is_there.all(axis=1), 0.0, moved))
     found = _solve_model(model, sigma, first.values)
-    fits = tuple(_describe_device(model, found, k) for k in range(len(devices)))
+    lines = [_fit_line(model, found.values, k) for k in range(len(devices))]
+    fits = tuple(_describe_device(model, found, line, k) for k, line in enumerate(lines))
     for fit, device in zip(fits, devices, strict=True):
         if abs(fit.gain - 1) > MOST_CHANGE:
             return FitRefusal("unlikely-gain", fit.scope, {"gain": fit.gain})
@@ -246,7 +256,7 @@ def fit_calibration(
     slope_u = math.sqrt(float(slope[1] @ found.covariance @ slope[1]))
     residual = steps.reference_w - model.predict(found.values)
     return CalibrationFit(
-        fits, find_factors(model, found), residual, slope[0], slope_u, scatter, found.freedom
+        fits, find_factors(model, found, lines), residual, slope[0], slope_u, first.scatter, found.freedom
     )  # fmt: skip
 
 
@@ -264,8 +274,8 @@ def find_far_value(fit: DeviceFit, device: FittedDevice) -> FitRefusal | None:
 
 def find_refusal(steps: LoadSteps, devices: Sequence[FittedDevice], reference: ReferenceMeter) -> FitRefusal | None:
     """Return why steps cannot show the gains of devices, None if they may: range, separate movement, speed."""
-    if len(steps) < 2:
-        return FitRefusal("too-few-steps", "", {"steps": len(steps), "needed": 2})
+    if steps.count_steps() < 2:
+        return FitRefusal("too-few-steps", "", {"steps": steps.count_steps(), "needed": 2})
     shortest = float(steps.seconds.min())
     if shortest < FEWEST_UPDATES * reference.update_s:
         numbers = {"update_s": reference.update_s, "step_s": shortest, "needed_s": FEWEST_UPDATES * reference.update_s}
@@ -348,9 +358,9 @@ class _StepModel:
         self.prior = np.array(prior)
         self.prior_u = np.maximum(np.array(half), 1e-9) / math.sqrt(3)
 
-    def find_places(self, kind: str) -> list[int]:
-        """Return the places of the numbers of a kind."""
-        return [k for k, name in enumerate(self.names) if name.partition("/")[0] == kind]
+    def find_places(self, *kinds: str) -> list[int]:
+        """Return the places of the numbers of some kinds."""
+        return [k for k, name in enumerate(self.names) if name.partition("/")[0] in kinds]
 
     def predict(self, values: Floats) -> Floats:
         """Return the reading (W) of the reference in each step."""
@@ -425,13 +435,21 @@ def _scale_times(middle_s: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _Solution:
-    """Hold the most likely numbers, their covariance and its inverse, squares of residuals and degrees of freedom."""
+    """Hold the most likely numbers, their covariance and its inverse, and degrees of freedom.
+
+    `scatter` is the spread of the residuals beside the expected one.
+    """
 
     values: Floats
     covariance: Floats
     information: Floats
-    squares: float
+    scatter: float
     freedom: int
+
+    def find_variance(self, effect: Floats, known: Sequence[int]) -> float:
+        """Return the variance of a sum of the numbers times `effect`, if some of them were known."""
+        left = np.setdiff1d(np.arange(effect.size), known)
+        return float(effect[left] @ _invert_scaled(self.information[np.ix_(left, left)]) @ effect[left])
 
 
 def _solve_model(model: _StepModel, sigma: Floats, start: Floats | None = None) -> _Solution:
@@ -445,11 +463,16 @@ def _solve_model(model: _StepModel, sigma: Floats, start: Floats | None = None) 
         covariance = _invert_scaled(information)
         step = covariance @ (slopes.T @ (residual * weight) + (model.prior - values) * prior_weight)
         values = values + step
-    residual = model.steps.reference_w - model.predict(values)
+    residual = (model.steps.reference_w - model.predict(values)) / sigma
     # Steps that a number with a wide prior uses up are no longer free.
     used = float(np.sum((slopes @ covariance) * slopes * weight[:, np.newaxis]))
-    freedom = math.floor(len(model.steps) - used + 1e-9)
-    return _Solution(values, covariance, information, float(np.sum(residual**2 * weight)), freedom)
+    freedom = math.floor(model.steps.count_steps() - used + 1e-9)
+    # The rows of one step may err alike: their mean then scatters as much as each of them.
+    sums = np.bincount(model.steps.number, residual)
+    rows = np.bincount(model.steps.number)
+    alike = float(np.sum(sums[rows > 0] ** 2 / rows[rows > 0])) / max(freedom, 1)
+    single = float(np.sum(residual**2)) / max(len(model.steps) - used, 1.0)
+    return _Solution(values, covariance, information, math.sqrt(max(alike, single)), freedom)
 
 
 def _invert_scaled(matrix: Floats) -> Floats:
@@ -458,69 +481,105 @@ def _invert_scaled(matrix: Floats) -> Floats:
     return np.asarray(np.linalg.inv(matrix * np.outer(scale, scale)) * np.outer(scale, scale))
 
 
-def _describe_device(model: _StepModel, found: _Solution, number: int) -> DeviceFit:
-    gain_at, offset_at = 2 * number, 2 * number + 1
-    bend_at, heat_at = model.find_places("bend")[number], model.find_places("heat")[number]
-    u = np.sqrt(np.diag(found.covariance))
-    range_w = float(model.high[number] - model.low[number])
+@dataclass(frozen=True)
+class _DeviceLine:
+    """Hold the straight line through the powers of a device in its steps.
+
+    `effects` are the derivatives of its gain and offset (W) by all numbers of the model. `off_w` are the distances of
+    the powers from the line, `off_effects` their derivatives, and `warmer_w` their change for 1 K.
+    """
+
+    gain: float
+    offset_w: float
+    effects: Floats
+    off_w: Floats
+    off_effects: Floats
+    warmer_w: Floats
+
+
+def _fit_line(model: _StepModel, values: Floats, number: int) -> _DeviceLine:
+    """Lay a straight line through the powers of a device that the model has for its steps.
+
+    A bend and a drift with temperature look alike in a staircase, in which a device that works is warm: what is known
+    of the line is far more than what is known of each of them.
+    """
+    there = model.steps.is_there[:, number]
+    reading = model.steps.device_w[there, number]
+    places = [2 * number, 2 * number + 1, model.find_places("bend")[number], model.find_places("heat")[number]]
+    gain, offset_w, bend, heat = (float(values[place]) for place in places)
+    above = reading - model.low[number]
+    range_w = model.high[number] - model.low[number]
+    bent = above * (1 - above / range_w)
+    warm = model.warm_k[there, number] * above
+    shown = reading + bend * bent + heat * warm
+    power = gain * shown + offset_w
+    slopes = np.zeros((reading.size, values.size))
+    slopes[:, places] = np.column_stack((shown, np.ones_like(reading), gain * bent, gain * warm))
+    base = np.column_stack((reading, np.ones_like(reading)))
+    solve = np.linalg.pinv(base)
+    line, effects = solve @ power, solve @ slopes
+    off_effects = slopes - base @ effects
+    return _DeviceLine(float(line[0]), float(line[1]), effects, power - base @ line, off_effects, gain * above)
+
+
+def _describe_device(model: _StepModel, found: _Solution, line: _DeviceLine, number: int) -> DeviceFit:
+    heat_at, high = model.find_places("heat")[number], float(model.high[number])
+    heat, heat_u = float(found.values[heat_at]), math.sqrt(float(found.covariance[heat_at, heat_at]))
+    covariance = line.effects @ found.covariance @ line.effects.T
+    gain_u, offset_u_w = (math.sqrt(float(variance)) for variance in np.diag(covariance))
+    # The largest distance from the line, at the temperatures of the steps or some K beside.
+    off_u = np.sqrt(np.einsum("ij,jk,ik->i", line.off_effects, found.covariance, line.off_effects))
+    beside_w = WARM_K * math.hypot(heat, COVERAGE_FACTOR * heat_u) * line.warmer_w
+    far = int(np.argmax(line.off_w**2 + (COVERAGE_FACTOR * off_u) ** 2 + beside_w**2))
     celsius = model.steps.celsius[model.steps.is_there[:, number], number]
     celsius = celsius[np.isfinite(celsius)]
-    values = found.values
     return DeviceFit(
         scope=model.devices[number].scope,
-        gain=float(values[gain_at]),
-        gain_u=float(u[gain_at]),
-        offset_w=float(values[offset_at]),
-        offset_u_w=float(u[offset_at]),
-        correlation=float(found.covariance[gain_at, offset_at] / (u[gain_at] * u[offset_at])),
-        bend_w=float(values[bend_at]) * range_w / 4,
-        bend_u_w=float(u[bend_at]) * range_w / 4,
-        heat_per_k=float(values[heat_at]),
-        heat_u=float(u[heat_at]),
+        gain=line.gain,
+        gain_u=gain_u,
+        offset_w=line.offset_w,
+        offset_u_w=offset_u_w,
+        correlation=float(covariance[0, 1]) / (gain_u * offset_u_w),
+        bend_w=float(line.off_w[far]),
+        bend_u_w=math.hypot(float(off_u[far]), float(beside_w[far]) / COVERAGE_FACTOR),
+        heat_per_k=heat,
+        heat_u=heat_u,
         low_w=float(model.low[number]),
-        high_w=float(model.high[number]),
+        high_w=high,
         cold_c=float(celsius.min(initial=math.inf)),
         hot_c=float(celsius.max(initial=-math.inf)),
-        budget=_split_uncertainty(model, found, number),
+        budget=_split_uncertainty(model, found, line, number),
+        own_u_w=math.sqrt(
+            found.find_variance(high * line.effects[0] + line.effects[1], [*model.find_places(*SHARED), 2 * number + 1])
+        ),
     )
 
 
-def _split_uncertainty(model: _StepModel, found: _Solution, number: int) -> dict[str, float]:
+def _split_uncertainty(model: _StepModel, found: _Solution, line: _DeviceLine, number: int) -> dict[str, float]:
     """Return the parts of the expanded uncertainty of a device, relative, at its highest reading.
 
     The part of some numbers is what the variance loses if they were known.
     """
     high = float(model.high[number])
-    size = len(model.names)
-    effect = np.zeros(size)
-    effect[2 * number], effect[2 * number + 1] = high, 1.0
-    power = float(found.values @ effect)
-
-    def find_variance(known: set[int]) -> float:
-        open_ones = [k for k in range(size) if k not in known]
-        return float(
-            effect[open_ones] @ _invert_scaled(found.information[np.ix_(open_ones, open_ones)]) @ effect[open_ones]
-        )
-
-    whole = find_variance(set())
-    parts = {}
-    for part, kinds in PARTS.items():
-        known = {k for kind in kinds for k in model.find_places(kind)}
-        parts[part] = math.sqrt(max(whole - find_variance(known), 0.0))
-    parts["offset"] = math.sqrt(max(whole - find_variance({2 * number + 1}), 0.0))
-    known = {k for kinds in PARTS.values() for kind in kinds for k in model.find_places(kind)} | {2 * number + 1}
-    parts["readings"] = math.sqrt(find_variance(known))
+    effect = high * line.effects[0] + line.effects[1]
+    offset_at = 2 * number + 1
+    whole = found.find_variance(effect, [])
+    known = {part: model.find_places(*kinds) for part, kinds in PARTS.items()} | {"offset": [offset_at]}
+    parts = {part: math.sqrt(max(whole - found.find_variance(effect, places), 0.0)) for part, places in known.items()}
+    every = [place for places in known.values() for place in places]
+    parts["readings"] = math.sqrt(found.find_variance(effect, every))
+    power = high * line.gain + line.offset_w
     return {part: COVERAGE_FACTOR * u / power for part, u in sorted(parts.items(), key=lambda item: -item[1])}
 
 
-def find_factors(model: _StepModel, found: _Solution) -> Floats:
+def find_factors(model: _StepModel, found: _Solution, lines: Sequence[_DeviceLine]) -> Floats:
     """Return independent sources of error as columns: their effect on gain and offset (W) of each device.
 
     The sum of squares of a row is a variance, sums of products are covariances.
     """
-    count = 2 * len(model.devices)
+    effects = np.vstack([line.effects for line in lines])
     scale = np.ravel(np.column_stack((model.high, np.ones(len(model.devices)))))  # all in W
-    covariance = found.covariance[:count, :count] * np.outer(scale, scale)
+    covariance = effects @ found.covariance @ effects.T * np.outer(scale, scale)
     size, direction = np.linalg.eigh(covariance)
     kept = size > SMALL_FACTOR * size.sum()
     return np.asarray(direction[:, kept] * np.sqrt(size[kept]) / scale[:, np.newaxis])

@@ -35,6 +35,7 @@ OTHER_DRIVER = 0.01
 NEAR_K, MOST_BEYOND_K = 5.0, 30.0  # beyond the temperatures of the calibration
 LEAST_HEAT = 0.0002  # change of the gain per K that is allowed for at least
 NEAR_LOAD, OTHER_LOAD = 1.1, 0.01  # times the highest reading of the calibration; width above
+LOAD_BANDS = 4  # of the range of a calibration: within one the error of a bent sensor is the same
 LEAST_GAIN, MOST_GAIN = 0.5, 2.0  # a file with another gain is damaged
 LEAST_U = 1e-4  # relative standard uncertainty at full load: no reference is better, so a file with less is damaged
 
@@ -87,7 +88,8 @@ class CalibratedAccuracy(Accuracy):
 
     `gain` is the largest error that they amount to at the highest power of the calibration, for those who need one
     number. `missing_w` is the power that the values of a counter lack. `doubts` are codes and numbers by `judge_use`.
-    A true power is `scale` times what the device itself reads, plus `shift_w`.
+    A true power is `scale` times what the device itself reads, plus `shift_w`. `bend` is the error (source, standard
+    uncertainty in W) of a sensor that is not straight over `range_w`: it is the same at the same load only.
     """
 
     factors: tuple[tuple[str, float, float], ...] = ()
@@ -95,6 +97,8 @@ class CalibratedAccuracy(Accuracy):
     date: str = ""
     scale: float = 1.0
     shift_w: float = 0.0
+    bend: tuple[str, float] = ("", 0.0)
+    range_w: tuple[float, float] = (0.0, 1.0)
     doubts: tuple[tuple[str, Mapping[str, float]], ...] = ()
 
 
@@ -113,12 +117,16 @@ class CalibrationUse:
 
 def read_calibrations(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, DeviceCalibration]]:
     """Return the calibrations that a run stored, by host, the newest first; rows with unusable values are left out."""
-    found = []
+    found = [(host, one) for host, one in _read_rows(events) if one is not None]
+    return sorted(found, key=lambda pair: -pair[1].utc_s)
+
+
+def _read_rows(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, DeviceCalibration | None]]:
+    """Yield host and calibration of each stored row, None if it has unusable values."""
     for event in (e for e in events if e.get("event") == EVENT):
         rows = event.get("devices")
-        read = [_read_device(event, row) for row in rows] if isinstance(rows, list) else []
-        found += [(str(event.get("host", "")), one) for one in read if one is not None]
-    return sorted(found, key=lambda pair: -pair[1].utc_s)
+        for row in rows if isinstance(rows, list) else [rows]:
+            yield str(event.get("host", "")), _read_device(event, row)
 
 
 def replace_calibrations(events: Iterable[dict[str, Any]], instead: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -274,10 +282,10 @@ def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: Ca
     pairs = [(g / one.gain, o - one.offset_w * g / one.gain) for g, o in one.factors]
     factors = [(f"gain:{name}/{k}", gain, offset) for k, (gain, offset) in enumerate(pairs)]
     own = f"{one.meter}/{one.device or one.scope}"
-    factors += [(f"offset:{name}/{own}/bend", 0.0, one.bend_w / math.sqrt(3))] if one.bend_w else []
     factors += [(f"gain:{name}/{own}/{use.reason}", use.wider / math.sqrt(3), 0.0)] if use.wider else []
-    top_w = max(one.gain * one.high_w + one.offset_w, 1.0)
-    largest = math.sqrt(3) * math.hypot(*(gain + offset / top_w for _, gain, offset in factors))
+    bend_u_w = one.bend_w / math.sqrt(3)
+    low_w, high_w = (max(one.gain * watts + one.offset_w, 1.0) for watts in (one.low_w, one.high_w))
+    largest = math.sqrt(3) * math.hypot(*(gain + offset / high_w for _, gain, offset in factors), bend_u_w / high_w)
     accuracy = CalibratedAccuracy(
         source="calibrated",
         gain=largest,
@@ -289,6 +297,8 @@ def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: Ca
         date=one.date,
         scale=one.gain,
         shift_w=one.offset_w,
+        bend=(f"offset:{name}/{own}/bend", bend_u_w),
+        range_w=(low_w, max(high_w, low_w + 1.0)),
         doubts=use.doubts,
     )
     limits = spec.limits and (
@@ -303,7 +313,12 @@ def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: Ca
 def make_level_terms(accuracy: Accuracy, name: str, joules: float, seconds: float) -> dict[str, float]:
     """Return the standard uncertainties (J) of an energy from gain and offset of its meter, by source."""
     if isinstance(accuracy, CalibratedAccuracy):
-        return {source: joules * gain + seconds * offset_w for source, gain, offset_w in accuracy.factors}
+        terms = {source: joules * gain + seconds * offset_w for source, gain, offset_w in accuracy.factors}
+        source, bend_u_w = accuracy.bend
+        if bend_u_w and seconds > 0 and math.isfinite(joules):
+            low, high = accuracy.range_w
+            terms[f"{source}/{round(LOAD_BANDS * (joules / seconds - low) / (high - low))}"] = seconds * bend_u_w
+        return terms
     shared = accuracy.shared or name
     return {
         f"gain:{shared}": joules * accuracy.gain / math.sqrt(3),
@@ -322,7 +337,10 @@ def get_missing_power(spec: Spec) -> float:
 
 
 def check_calibrations(run: RunEvidence) -> Iterator[Check]:
-    """List how calibrations are used in a run: widened, or not at all."""
+    """List how calibrations are used in a run: widened, or not at all; rows with unusable values are counted."""
+    unusable = sum(one is None for _, one in _read_rows(run.events))
+    if unusable:
+        yield Check("calibration.unusable", "note", "", {"devices": unusable})
     stored = RunCalibrations(read_calibrations(run.events))
     for scope in run.channels:
         best, place = scope.best, run.name_scope(scope)

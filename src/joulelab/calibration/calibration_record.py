@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulelab.analysis.calibration_fit import FitRefusal, SupplyPrior, fit_calibration
-from joulelab.calibration.recorded_steps import RecordedSteps, read_steps
+from joulelab.calibration.recorded_steps import read_steps
 from joulelab.core.errors import ConfigError, Refused
 from joulelab.core.version import __version__
 from joulelab.report.messages.catalogue import find_message
@@ -16,9 +16,8 @@ from joulelab.report.messages.wording import fill_text
 from joulelab.store.calibration_files import SCHEMA, TWIN_VARIABLE, compute_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from joulelab.analysis.calibration_fit import CalibrationFit
+    from joulelab.calibration.recorded_steps import FitOptions, RecordedSteps
     from joulelab.store.run_reader import Run
 
 # Lowest efficiencies at half load of the classes of 80 PLUS (230 V, redundant). How much better a supply of a class may
@@ -65,24 +64,15 @@ def guess_supply(highest_w: float) -> SupplyPrior:
     return SupplyPrior(highest_w / UNKNOWN_LOAD, *UNKNOWN_SUPPLY)
 
 
-def fit_run(
-    run: Run,
-    reference: str,
-    devices: Sequence[str],
-    *,
-    supply: SupplyPrior | None = None,
-    has_fixed_fans: bool = False,
-    zero: Run | None = None,
-    accept_far: bool = False,
-) -> FittedRun:
+def fit_run(run: Run, options: FitOptions) -> FittedRun:
     """Fit the steps of a run. Raises ConfigError, Refused with the code of the refusal."""
-    recorded = read_steps(run, reference, devices, supply=supply, has_fixed_fans=has_fixed_fans, zero=zero)
+    recorded = read_steps(run, options)
     found = fit_calibration(
-        recorded.steps, recorded.devices, recorded.reference, recorded.beside, accept_far=accept_far
+        recorded.steps, recorded.devices, recorded.reference, recorded.beside, accept_far=options.accept_far
     )
     if isinstance(found, FitRefusal):
         raise word_refusal(found)
-    return FittedRun(found, recorded, make_record(run, found, recorded))
+    return FittedRun(found, recorded, make_record(run, options, found, recorded))
 
 
 def word_refusal(refusal: FitRefusal) -> Refused:
@@ -94,7 +84,7 @@ def word_refusal(refusal: FitRefusal) -> Refused:
     return Refused(what, where="calibrate", next=then, code=f"refused.{refusal.code}")
 
 
-def make_record(run: Run, fit: CalibrationFit, recorded: RecordedSteps) -> dict[str, Any]:
+def make_record(run: Run, options: FitOptions, fit: CalibrationFit, recorded: RecordedSteps) -> dict[str, Any]:
     """Return the document of a calibration: plain data, the same for every host and version."""
     utc_s = int((run.meta.get("started") or {}).get("utc_ns", 0)) * 1e-9
     reference = recorded.reference_channel
@@ -114,6 +104,7 @@ def make_record(run: Run, fit: CalibrationFit, recorded: RecordedSteps) -> dict[
                 "offset_w": one.offset_w,
                 "gain_u": one.gain_u,
                 "offset_u_w": one.offset_u_w,
+                "own_u_w": one.own_u_w,
                 "low_w": one.low_w,
                 "high_w": one.high_w,
                 "cold_c": one.cold_c if math.isfinite(one.cold_c) else None,
@@ -143,8 +134,13 @@ def make_record(run: Run, fit: CalibrationFit, recorded: RecordedSteps) -> dict[
             "offset_w": recorded.reference.offset_w,
             "accuracy": accuracy.reference,
         },
+        "assumed": {
+            "supply": None if recorded.reference.supply is None else asdict(recorded.reference.supply),
+            "fans": recorded.reference.fans,
+            "zero": None if options.zero is None else options.zero.path.name,
+        },
         "slope": [fit.slope, fit.slope_u],
-        "steps": len(recorded.steps),
+        "steps": recorded.count,
         "devices": devices,
     }
     return {**record, "digest": compute_digest(record)}

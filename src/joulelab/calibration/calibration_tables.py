@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_BENT = 0.01  # of the highest power: a sensor further from a straight line gets a note
 MOST_HEAT = 0.0005  # per K, the same for a drift with temperature
+SETUP_U = 0.001  # relative, standard: what reference, supplies and losses change by from one day to another
 LARGE_PART = 0.5  # of the interval: a part that large is named with its remedy
 REMEDIES = {
     "supply": "name the supplies, or the efficiencies of their test report: --supply 94.5,96.2,94.8:12000",
@@ -49,7 +51,7 @@ def lay_out_fit(fitted: FittedRun, path: Path, run: Path) -> list[TextBlock]:
     facts = [
         ("calibrated", answer),
         ("reference", f"{fitted.record['reference']['text']}, {fitted.record['reference']['scope']}"),
-        ("steps", f"{len(recorded.steps)}{left}; {_word_residuals(fitted)}"),
+        ("steps", f"{recorded.count}{left}; {_word_residuals(fitted)}"),
     ]
     if recorded.reference.is_around:
         slope = Quantity(fit.slope, {"slope": fit.slope_u})
@@ -130,24 +132,34 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckedDevice:
-    """Hold the comparison of a calibration with a new, short one at full load: powers (W) for the same reading."""
+    """Hold the comparison of a calibration with a new, short one at full load: powers (W) for the same reading.
+
+    `apart_u_w` is the standard uncertainty of their difference. With the same reference and node the errors of both are
+    the same and cancel; what remains is the scatter of readings and the shape of the sensor.
+    """
 
     scope: str
     date: str
     reading_w: float
     before: Quantity
     now: Quantity
+    apart_u_w: float
+
+    @property
+    def difference(self) -> Quantity:
+        """Return by how much the power is now more."""
+        return Quantity(self.now.value - self.before.value, {"difference": self.apart_u_w})
 
     @property
     def verdict(self) -> str:
-        """Return `agrees` or `differs`; both have the reference and the supplies in common, whose errors cancel."""
-        wide = math.hypot(self.before.u, self.now.u)
-        return "agrees" if abs(self.now.value - self.before.value) <= COVERAGE_FACTOR * wide else "differs"
+        """Return `agrees`, or `differs` if the difference is larger than its uncertainty."""
+        return "agrees" if abs(self.difference.value) <= COVERAGE_FACTOR * self.apart_u_w else "differs"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        powers = {"before": self.before.to_json(), "now": self.now.to_json()}
-        return {"scope": self.scope, "date": self.date, "reading_w": self.reading_w, **powers, "verdict": self.verdict}
+        powers = {"before": self.before, "now": self.now, "difference": self.difference}
+        found = {name: power.to_json() for name, power in powers.items()}
+        return {"scope": self.scope, "date": self.date, "reading_w": self.reading_w, **found, "verdict": self.verdict}
 
 
 def compare_fit(fitted: FittedRun, records: Sequence[dict[str, Any]]) -> list[CheckedDevice]:
@@ -155,20 +167,30 @@ def compare_fit(fitted: FittedRun, records: Sequence[dict[str, Any]]) -> list[Ch
     found = []
     for one, new in zip(fitted.fit.devices, fitted.record["devices"], strict=True):
         stored = [
-            (float(record["utc_s"]), row)
+            (float(record["utc_s"]), record, row)
             for record in records
             for row in record["devices"]
             if (row["meter"], row["device"]) == (new["meter"], new["device"])
         ]
         if not stored:
             continue
-        utc_s, row = max(stored, key=lambda pair: pair[0])
+        utc_s, record, row = max(stored, key=lambda entry: entry[0])
         reading_w = min(one.high_w, float(row["high_w"]))
         u = math.hypot(*(gain * reading_w + offset_w for gain, offset_w in row["factors"]))
         before = Quantity(row["gain"] * reading_w + row["offset_w"], {"calibration": u})
         now = Quantity(one.compute_power(reading_w), {"check": one.compute_expanded(reading_w) / COVERAGE_FACTOR})
-        found.append(CheckedDevice(one.scope, _name_day(utc_s), reading_w, before, now))
+        apart_u_w = math.hypot(before.u, now.u)
+        if "own_u_w" in row and _is_same_basis(record, fitted.record):
+            apart_u_w = math.hypot(float(row["own_u_w"]), one.own_u_w, SETUP_U * reading_w)
+        found.append(CheckedDevice(one.scope, _name_day(utc_s), reading_w, before, now, apart_u_w))
     return found
+
+
+def _is_same_basis(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two calibrations have their reference and what is assumed of the node in common."""
+    keys = ("meter", "device", "scope")
+    bases = [[[r["reference"].get(key) for key in keys], r.get("assumed")] for r in (one, other)]
+    return json.dumps(bases[0], sort_keys=True) == json.dumps(bases[1], sort_keys=True)
 
 
 def lay_out_check(rows: Sequence[CheckedDevice]) -> list[TextBlock]:
@@ -184,9 +206,12 @@ def lay_out_check(rows: Sequence[CheckedDevice]) -> list[TextBlock]:
         Column("reading", "W"),
         Column("then", "W"),
         Column("now", "W"),
+        Column("difference", "W", signed=True),
         Column("", align="left"),
     ]
-    table = make_table(columns, [(r.scope, r.date, r.reading_w, r.before, r.now, r.verdict) for r in rows])
+    table = make_table(
+        columns, [(r.scope, r.date, r.reading_w, r.before, r.now, r.difference, r.verdict) for r in rows]
+    )
     blocks: list[TextBlock] = [list_facts([("check", answer)], label_width=10), BLANK_LINE, table]
     if wrong:
         blocks += [BLANK_LINE, TextLine("-> joulelab calibrate --reference METER", is_wrapped=False)]

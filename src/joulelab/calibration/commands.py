@@ -91,6 +91,7 @@ def command(**given: Any) -> None:
     error in all later runs on these devices. `joulelab calibrations` lists and shares it.
     """
     from joulelab.calibration.calibration_record import fit_run, guess_supply, parse_supply
+    from joulelab.calibration.recorded_steps import FitOptions
     from joulelab.store.run_folder import find_run
     from joulelab.store.run_reader import open_run
 
@@ -115,15 +116,15 @@ def command(**given: Any) -> None:
         if supply is None:
             supply = guess_supply(_find_highest(opened, given["reference"]))
         try:
-            fitted = fit_run(
-                opened,
+            options = FitOptions(
                 given["reference"],
-                devices,
+                tuple(devices),
                 supply=supply,
                 has_fixed_fans=given["fixed_fans"],
                 zero=without,
                 accept_far=given["accept_far"] or given["check"],
             )
+            fitted = fit_run(opened, options)
         except JoulelabError:
             print_notice(f"the staircase is recorded in {shorten_path(run)}; fit it again with --from {run.name}")
             raise
@@ -154,9 +155,11 @@ def make_plan(given: dict[str, Any]) -> StaircasePlan:
 
 
 def _choose_step(given: dict[str, Any], words: Sequence[str]) -> float:
-    """Return the length of a step (s): time to start a load, and enough updates of the reference."""
+    """Return the length of a step (s) by the speed of the reference. Raises ConfigError if it is slow."""
+    from joulelab.calibration.staircase import choose_step_s
+
     update_s = _find_update_s(given["reference"])
-    step_s = max(15.0 if words else 40.0, 5.0 + 10 * update_s)
+    step_s = choose_step_s(update_s, has_command=bool(words))
     if step_s > SLOW_STEP_S:
         what, why = f"{given['reference']} is a slow reference", f"it has a new value every {update_s:g} s"
         then = f"take a faster one, or give the length yourself: --step {step_s:.0f}s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -32,22 +33,46 @@ if TYPE_CHECKING:
 NS = 1_000_000_000
 SETTLE_S, MARGIN_S = 2.0, 0.5  # left out after a load has settled, and before it ends
 STEADY_SHARE = 0.03  # of its range: a device that differs by less from its median in the step has settled
+# A long step is several rows: fans and temperatures still change in it, which separates them from the load.
+PART_S, PART_UPDATES = 10.0, 10
 LEAST_U_W = 0.02  # no mean is better known, whatever the readings say
 SHORTEST_S = 1.0
 GAP_UPDATES, GAP_S = 4.0, 0.5  # updates, and time, without a reading after which a step does not count
 LEAST_BESIDE = 0.02  # relative error that a power beside the devices has at least
 WALL_FAMILIES = ("node.ac", "outlet", "psu", "rack")  # in front of power supplies
-RESTART_U_W = 2.0  # standard deviation of a node's idle power between starts
 # Kinds of error that steps do not scatter by, and those of changing loads: a step is constant, its own scatter counts.
 OTHER_KINDS = ("gain", "offset", "lag", "unseen", "in-step", "sampling", "missed")
 FIXED_FANS = 0.02  # relative change of their speed below which fans count as fixed
 FEWEST_FANS, CUBE_POINTS = 5, 41
 FAN_SHARE = 0.15  # of the node's highest power: what fans draw at most
+# A run of the idle node without the devices.
+RESTART_U_W = 2.0  # standard deviation of a node's idle power between starts
+ZERO_S, ZERO_PART_S = 30.0, 10.0  # its shortest length, and that of the means by which it is seen to be steady
+ZERO_CHANGE_W = 10.0  # by which these means may differ: idle processes, not a load
+ZERO_FANS = 0.03  # relative difference of fixed fans from those of the staircase
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """Hold what a staircase is fitted by: the reference meter, the devices (scopes), and what is known of the node.
+
+    `zero` is a run of the idle node without the devices. `accept_far` takes gains and offsets beyond the assumed ones.
+    """
+
+    reference: str
+    devices: tuple[str, ...]
+    supply: SupplyPrior | None = None
+    has_fixed_fans: bool = False
+    zero: Run | None = None
+    accept_far: bool = False
 
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """Hold what a run shows: steps, devices and reference for the fit, and the identity of each."""
+    """Hold what a run shows: steps, devices and reference for the fit, and the identity of each.
+
+    `count` is the number of steps, `left_out` of those that are not steady or lack readings.
+    """
 
     steps: LoadSteps
     devices: tuple[FittedDevice, ...]
@@ -56,68 +81,64 @@ class RecordedSteps:
     channels: tuple[EnergyChannel, ...]
     reference_channel: EnergyChannel
     drivers: dict[str, str]
+    count: int
     left_out: int
 
 
-def read_steps(
-    run: Run,
-    reference: str,
-    devices: Sequence[str],
-    *,
-    supply: SupplyPrior | None = None,
-    has_fixed_fans: bool = False,
-    zero: Run | None = None,
-) -> RecordedSteps:
-    """Read the steps of a run for devices (scopes), against a reference meter. Raises ConfigError.
-
-    `zero` is a run of the idle node without the devices.
-    """
+def read_steps(run: Run, options: FitOptions) -> RecordedSteps:
+    """Read the steps of a run for devices, against a reference meter. Raises ConfigError."""
     joined = _Joined(run)
-    measured = joined.find_reference(reference)
-    channels = [joined.find_device(scope, reference) for scope in devices]
-    spans, left_out = joined.list_windows(channels, measured)
-    if not spans:
+    measured = joined.find_reference(options.reference)
+    channels = [joined.find_device(scope, options.reference) for scope in options.devices]
+    windows, left_out = joined.list_windows(channels, measured)
+    if not windows:
         what = "the run has no steps to fit"
         why = f"{left_out} phases named {PHASE!r} have no steady part of {_find_shortest_s(measured):g} s without gaps"
         then = "record longer steps: joulelab calibrate --step 60s"
         raise ConfigError(what, where=run.path.name, why=why, next=then, code="config.no-steps")
     is_around = any(c.stream.scope != measured.stream.scope for c in channels)
-    rows = [joined.measure(span, measured, channels) for span in spans]
-    fans, is_fixed = joined.read_fans(spans) if is_around else (None, True)
-    if has_fixed_fans and fans is not None:
-        change = 1 - float(np.cbrt(fans.min() / fans.max()))
+    numbers, spans = _split_windows(windows, measured)
+    rows = [{"number": n, **joined.measure(span, measured, channels)} for n, span in zip(numbers, spans, strict=True)]
+    fans = _Fans(joined.read_fan_cubes(spans) if is_around else None)
+    if options.has_fixed_fans and fans.share is not None:
+        change = 1 - float(np.cbrt(fans.share.min()))
         what, why = "the fans did not run at a fixed speed", f"their speed changed by {100 * change:.0f} % in the steps"
         then = "fix them in the BMC and repeat, or leave out --fixed-fans: their power is then fitted"
         raise ConfigError(what, where="--fixed-fans", why=why, next=then, code="config.fans-change")
     beside = joined.list_beside(measured, channels) if is_around else []
-    extra = [joined.measure_beside(span, beside, fans, k) for k, span in enumerate(spans)]
-    if zero is not None:
-        middle_s = (rows[0]["middle_s"] + rows[-1]["middle_s"]) / 2
-        empty = _Joined(zero)
-        _check_zero(empty, empty.find_reference(reference), measured, channels)
-        rows.append(_measure_zero(empty, reference, len(channels), rows[0], middle_s))
-        extra.append(_measure_zero_beside(empty, beside, extra))
+    extra = [joined.measure_beside(span, beside) for span in spans]
+    if options.zero is not None:
+        empty = _Joined(options.zero)
+        row, watts = _measure_zero(empty, options.reference, measured, channels, beside)
+        row["middle_s"] = (rows[0]["middle_s"] + rows[-1]["middle_s"]) / 2
+        rows.append({**rows[0], **row, "number": len(windows)})
+        extra.append([extra[0][k] if math.isnan(one) else one for k, one in enumerate(watts)])
+        fans = fans.add_zero(empty)
     columns = {key: np.array([row[key] for row in rows]) for key in rows[0]}
     kinds = [BesideMeter(scope.scope, half=max(scope.best.spec.accuracy.gain, LEAST_BESIDE)) for scope in beside]
-    if fans is not None:
-        kinds.append(BesideMeter("fans", 0.0, FAN_SHARE * float(columns["reference_w"].max())))
+    powers = np.array(extra).reshape(len(rows), len(kinds))
+    if fans.share is not None:
+        most_w = FAN_SHARE * float(columns["reference_w"].max())
+        kinds.append(BesideMeter("fans", most_w / 2, most_w / 2))
+        powers = np.column_stack((powers, fans.share))
     is_at_wall = is_around and find_family(measured.stream.scope) in WALL_FAMILIES
     known = ReferenceMeter(
         gain=measured.spec.accuracy.gain,
         offset_w=measured.spec.accuracy.offset * max(len(measured.members), 1),
         update_s=max(measured.step_s, measured.update_s),
         is_around=is_around,
-        supply=supply if is_at_wall else None,
-        fans="fixed" if has_fixed_fans or is_fixed else "unknown" if fans is None else "measured",
+        supply=options.supply if is_at_wall else None,
+        fans="fixed" if options.has_fixed_fans or not is_around else fans.kind,
     )
     return RecordedSteps(
-        steps=LoadSteps(**columns, beside=np.array(extra).reshape(len(rows), len(kinds))),
-        devices=tuple(FittedDevice(s, *_get_errors(c)) for s, c in zip(devices, channels, strict=True)),
+        steps=LoadSteps(**columns, beside=powers),
+        devices=tuple(FittedDevice(s, *_get_errors(c)) for s, c in zip(options.devices, channels, strict=True)),
         reference=known,
         beside=tuple(kinds),
         channels=tuple(channels),
         reference_channel=measured,
         drivers=read_drivers(run.events()),
+        count=len(windows),
         left_out=left_out,
     )
 
@@ -129,6 +150,58 @@ def _get_errors(channel: EnergyChannel) -> tuple[float, float]:
 def _find_shortest_s(reference: EnergyChannel) -> float:
     """Return the shortest steady part (s) of a step that counts: some updates of the reference."""
     return max(SHORTEST_S, FEWEST_UPDATES * max(reference.step_s, reference.update_s))
+
+
+def _split_windows(
+    windows: Sequence[tuple[int, int]], reference: EnergyChannel
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return parts (ns) of the steady part of each step, and the number of the step that each part is of."""
+    least_s = max(PART_S, PART_UPDATES * max(reference.step_s, reference.update_s))
+    numbers: list[int] = []
+    parts: list[tuple[int, int]] = []
+    for number, (a, b) in enumerate(windows):
+        found = _cut_span(a, b, max(int((b - a) / (least_s * NS)), 1))
+        numbers += [number] * len(found)
+        parts += found
+    return numbers, parts
+
+
+def _cut_span(a: int, b: int, count: int) -> list[tuple[int, int]]:
+    """Return equal parts (ns) of a time span."""
+    ends = [a + (b - a) * k // count for k in range(count + 1)]
+    return list(itertools.pairwise(ends))
+
+
+class _Fans:
+    """Hold the cube of the fan speed in each row (of its unit), None if no speed is read.
+
+    `kind` is `fixed`, `measured` or `unknown`; `share` is relative to the highest, None unless the speed changes.
+    """
+
+    def __init__(self, cubes: Floats | None) -> None:
+        self.cubes = cubes
+        self.kind = "unknown"
+        self.share: Floats | None = None
+        if cubes is not None:
+            speeds = np.cbrt(cubes)
+            self.kind = "fixed" if float(np.ptp(speeds)) <= FIXED_FANS * float(speeds.max()) else "measured"
+            self.share = None if self.kind == "fixed" else cubes / cubes.max()
+
+    def add_zero(self, empty: _Joined) -> _Fans:
+        """Return fans with a row for the node without its devices. Raises ConfigError if they ran differently."""
+        if self.cubes is None:
+            return self
+        span = empty.span.start_ns, empty.span.end_ns
+        found = empty.read_fan_cubes([span])
+        if found is None:
+            raise _refuse_zero(empty, "the speed of its fans was not read, that of the staircase was")
+        if self.kind == "measured":
+            return _Fans(np.append(self.cubes, found))
+        usual, own = float(np.cbrt(self.cubes.mean())), float(np.cbrt(found[0]))
+        if abs(own / usual - 1) > ZERO_FANS:
+            change = f"{abs(own / usual - 1):.0%} {'faster' if own > usual else 'slower'}"
+            raise _refuse_zero(empty, f"its fans ran {change} than in the staircase")
+        return self
 
 
 class _Joined:
@@ -212,23 +285,20 @@ class _Joined:
         state = next((s.state for s in self.scopes if s.scope == scope), {})
         return _find_mean(state.get("temperature_c"), a, b)
 
-    def read_fans(self, spans: Sequence[tuple[int, int]]) -> tuple[Floats | None, bool]:
-        """Return the mean cube of the fan speed in each step (None without fans), and whether the speed is fixed.
+    def read_fan_cubes(self, spans: Sequence[tuple[int, int]]) -> Floats | None:
+        """Return the mean cube of the fan speeds in each time span, None without fans.
 
-        It is 1 at the highest speed. Fans change slowly and are read seldom: their speed is a line between readings.
+        Fans change slowly and are read seldom: their speed is a line between readings.
         """
-        states = read_states(self.run).values()
         speeds = [
-            r for state in states for name, r in state.items() if name.startswith("fan") and len(r) >= FEWEST_FANS
+            readings
+            for state in read_states(self.run).values()
+            for name, readings in state.items()
+            if name.startswith("fan") and len(readings) >= FEWEST_FANS and float(readings.value.max()) > 0
         ]
-        highest = max((float(r.value.max()) for r in speeds), default=0.0)
-        if highest <= 0:
-            return None, False
-        means = [float(np.mean([_find_cube(r, a, b) for r in speeds])) for a, b in spans]
-        cubes = np.array(means) / highest**3
-        if float(np.ptp(np.cbrt(cubes))) <= FIXED_FANS * float(np.cbrt(cubes).max()):
-            return None, True
-        return cubes, False
+        if not speeds:
+            return None
+        return np.array([float(np.mean([_find_cube(r, a, b) for r in speeds])) for a, b in spans])
 
     def list_beside(self, reference: EnergyChannel, channels: Sequence[EnergyChannel]) -> list[ScopeChannels]:
         """List the CPUs, memory and GPUs inside the reference that are not calibrated."""
@@ -243,64 +313,81 @@ class _Joined:
             and find_family(s.scope) not in OUTER_FAMILIES
         ]
 
-    def measure_beside(
-        self, span: tuple[int, int], beside: Sequence[ScopeChannels], fans: Floats | None, number: int
-    ) -> list[float]:
-        """Return the mean powers (W) beside the devices in one step, and its fans."""
-        watts = [_find_mean_power(_get_plain(s.best), *span)[0] for s in beside]
-        return watts + ([] if fans is None else [float(fans[number])])
+    def measure_beside(self, span: tuple[int, int], beside: Sequence[ScopeChannels]) -> list[float]:
+        """Return the mean powers (W) beside the devices in one time span, NaN where they were not measured."""
+        found = {(s.host, s.scope): s for s in self.scopes}
+        return [
+            _find_mean_power(_get_plain(found[s.host, s.scope].best), *span)[0]
+            if (s.host, s.scope) in found
+            else math.nan
+            for s in beside
+        ]
 
 
-def _check_zero(
+def _measure_zero(
+    empty: _Joined,
+    name: str,
+    measured: EnergyChannel,
+    channels: Sequence[EnergyChannel],
+    beside: Sequence[ScopeChannels],
+) -> tuple[dict[str, Any], list[float]]:
+    """Return the row of an idle node without the devices, and the powers beside them. Raises ConfigError.
+
+    Idle power differs a little after every start.
+    """
+    reference = empty.find_reference(name)
+    if why := _doubt_zero(empty, reference, measured, channels):
+        raise _refuse_zero(empty, why)
+    span = empty.span.start_ns, empty.span.end_ns
+    watts, u = _find_mean_power(reference, *span)
+    row = {
+        "reference_w": watts,
+        "reference_u_w": math.hypot(u, RESTART_U_W),
+        "device_u_w": [0.0] * len(channels),
+        "celsius": [math.nan] * len(channels),
+        "is_there": [False] * len(channels),
+    }
+    return row, empty.measure_beside(span, beside)
+
+
+def _doubt_zero(
     empty: _Joined, reference: EnergyChannel, measured: EnergyChannel, channels: Sequence[EnergyChannel]
-) -> None:
-    """Raise ConfigError if a run is not of the same node and meter, without the devices."""
-    still = [s.scope for s in empty.scopes for c in channels if _is_same_device(s.best, c)]
-    why = ""
+) -> str:
+    """Return why a run is not one of the same node and meter, idle and without the devices; empty if it may be."""
+    still = {s.scope for s in empty.scopes for c in channels if _is_same_device(s.best, c)}
+    listed = read_drivers(empty.run.events())
+    still |= {c.stream.scope for c in channels if c.stream.device in listed}
     if still:
-        why = f"it measured {', '.join(sorted(set(still)))}"
-    elif reference.host != measured.host:
-        why = f"it is of {reference.host}, the staircase of {measured.host}"
-    elif (reference.stream.device, reference.stream.scope) != (measured.stream.device, measured.stream.scope):
-        why = "its reference is another meter, or measures other cords"
-    if why:
-        what, then = (
-            f"{empty.run.path.name} is no run of this node without the devices",
-            "record the node without them: joulelab run --name without-gpus -- sleep 120",
-        )
-        raise ConfigError(what, where="--zero", why=why, next=then, code="config.zero-run")
+        return f"it still has {', '.join(sorted(still))}"
+    meters = (empty.run.meta.get("options") or {}).get("meters")
+    blind = {c.meter for c in channels if meters is not None and c.meter not in meters}
+    if blind:
+        return f"it was recorded without {', '.join(sorted(blind))}, so it does not show that the devices were gone"
+    if reference.host != measured.host:
+        return f"it is of {reference.host}, the staircase of {measured.host}"
+    if (reference.stream.device, reference.stream.scope) != (measured.stream.device, measured.stream.scope):
+        return "its reference is another meter, or measures other cords"
+    a, b = empty.span.start_ns, empty.span.end_ns
+    if (seconds := (b - a) / NS) < ZERO_S:
+        return f"it lasts {seconds:.0f} s; {ZERO_S:.0f} s are needed to see that the node was idle"
+    if _has_gap(reference, a, b):
+        return "readings of the reference are missing in it"
+    parts = [_find_mean_power(reference, *part)[0] for part in _cut_span(a, b, int(seconds / ZERO_PART_S))]
+    if (change := max(parts) - min(parts)) > ZERO_CHANGE_W:
+        return f"its power changed by {change:.0f} W: the node was not idle"
+    return ""
+
+
+def _refuse_zero(empty: _Joined, why: str) -> ConfigError:
+    what = f"{empty.run.path.name} is no run of this node, idle and without the devices"
+    then = "record it again with the same meters and fans: joulelab run --name without-gpus -- sleep 120"
+    return ConfigError(what, where="--zero", why=why, next=then, code="config.zero-run")
 
 
 def _is_same_device(one: EnergyChannel, other: EnergyChannel) -> bool:
     if one.stream.device and other.stream.device:
         return one.stream.device == other.stream.device
     return one.host == other.host and one.stream.scope == other.stream.scope
-
-
-def _measure_zero(joined: _Joined, reference: str, count: int, like: dict[str, Any], middle_s: float) -> dict[str, Any]:
-    """Return the row of an idle node without the devices; idle power differs a little after every start."""
-    span = (joined.span.start_ns, joined.span.end_ns)
-    watts, u = _find_mean_power(joined.find_reference(reference), *span)
-    return {
-        "middle_s": middle_s,
-        "seconds": like["seconds"],
-        "reference_w": watts,
-        "reference_u_w": math.hypot(u, RESTART_U_W),
-        "device_w": like["device_w"],
-        "device_u_w": [0.0] * count,
-        "celsius": [math.nan] * count,
-        "is_there": [False] * count,
-    }
-
-
-def _measure_zero_beside(joined: _Joined, beside: Sequence[ScopeChannels], extra: Sequence[list[float]]) -> list[float]:
-    span = (joined.span.start_ns, joined.span.end_ns)
-    found = {s.scope: s for s in joined.scopes}
-    row = [
-        _find_mean_power(_get_plain(found[s.scope].best), *span)[0] if s.scope in found else extra[0][k]
-        for k, s in enumerate(beside)
-    ]
-    return row + list(extra[0][len(beside) :])
 
 
 def _get_plain(channel: EnergyChannel) -> EnergyChannel:

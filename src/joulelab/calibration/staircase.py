@@ -96,6 +96,14 @@ def plan_steps(count: int, repeats: int, seed: int, levels: Sequence[float] = LE
     return tuple(made)
 
 
+def choose_step_s(update_s: float, *, has_command: bool) -> float:
+    """Return the length of a step (s) by the time between updates of the reference: it has enough of them.
+
+    burn needs some seconds until its load is steady; a command of the user has to start faster.
+    """
+    return max(15.0 if has_command else 40.0, 5.0 + 10 * update_s)
+
+
 def _draw_column(draw: random.Random, levels: Sequence[float], repeats: int) -> list[float]:
     loads = [level for level in levels for _ in range(repeats)]
     draw.shuffle(loads)

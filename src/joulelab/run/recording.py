@@ -166,7 +166,9 @@ class HostRecording:
         for problem in problems:
             self.report_problem(problem)
         for record in records:
-            self.event(CALIBRATION, **record | {"host": self.host, "calibrated_on": record.get("host", "")})
+            # Readers add the host by the folder of the event, which has another name in a run that was joined.
+            fields = {key: value for key, value in record.items() if key != "host"}
+            self.event(CALIBRATION, **fields, calibrated_on=record.get("host", ""))
 
     def serve(self) -> None:
         """Take the recorder's messages; start it again where it died."""

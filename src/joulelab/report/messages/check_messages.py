@@ -362,6 +362,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: the calibration of {date} was made up to {seen_w:W}, the run reached {high_w:W}, so the interval is wider",
         "Calibrate with a higher load: joulelab calibrate --reference METER",
     ),
+    "calibration.unusable": (
+        "note",
+        "a stored calibration has values of {devices:device} that cannot be used; the assumed errors count instead",
+        "Calibrate again: joulelab calibrate --reference METER",
+    ),
     "calibration.not-used": (
         "note",
         "{scope}: the calibration of {date} is not used: it is too old, of another model, or from another temperature",

@@ -75,7 +75,7 @@ def test_the_standard_variables_switch_it_on(environ: dict[str, str], settings: 
 
 
 def test_what_is_missing_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
     with pytest.raises(MissingDependency) as missing:
         open_exporter(HTTP, "metric")
     assert missing.value.next == "pip install 'joulelab[otel]'"

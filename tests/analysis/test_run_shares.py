@@ -139,6 +139,10 @@ def test_a_run_without_gpu_has_a_part_of_a_node_whose_cpus_are_not_measured(tmp_
     alone = add_cpus(Folder(tmp_path), measured=False).add("bmc", power("node.ac"), FINE, 250 + 11 * (2 + RUNS * 4.0))
     found = find_share(alone)[0].numbers
     assert found["low_j"] <= 30 * (44 + 250 / 2) <= found["high_j"]
+    simulated = add_gpu(Folder(tmp_path, environment={"JOULELAB_TWIN": "1"}), own=0.0, others=0.8)
+    simulated.add("bmc", power("node.ac"), FINE, 250 + IDLE_W + 4 * OTHER_W + 0 * FINE)
+    found = find_share(simulated)[0].numbers
+    assert found["low_j"] <= 30 * 250 / 2 <= found["high_j"], "a run is always on its node"
 
 
 def test_a_gpu_inside_a_node_whose_processes_are_not_known_may_be_anybodys(tmp_path):

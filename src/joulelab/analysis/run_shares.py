@@ -308,12 +308,12 @@ def _add_rests(
     energy_j = np.sum([_measure_cells(scopes[root], edges) for root in wholes], axis=0)
     energy_j = energy_j - np.sum([part.energy_j for part in inside], axis=0)
     nowhere = np.zeros(seconds.size, dtype=bool)
-    present = {job: np.any([nowhere, *(part.present[job] for part in parts)], axis=0) for job in (RUN, OTHERS)}
+    present = {RUN: ~nowhere, OTHERS: np.any([nowhere, *(part.present[OTHERS] for part in parts)], axis=0)}
     ratio, is_read = CPU_RATIO, all(np.isfinite(part.use[RUN]).any() for part in inside)
     if cpu_use is not None and not any(part.scope == "cpu" for part in parts):
         # The CPUs are the largest part of this rest, and how much of it they are is not known.
         use, most = cpu_use
-        present = {job: present[job] | there for job, there in _find_cpu_presence(use, seconds).items()}
+        present[OTHERS] = present[OTHERS] | _find_cpu_presence(use, seconds)[OTHERS]
         ratio = math.inf
     else:
         use = {job: np.zeros(seconds.size) for job in (RUN, OTHERS)}

@@ -23,6 +23,9 @@ from joulelab.analysis.calibration_fit import (
 
 SUPPLY = SupplyPrior(4000.0, (0.966, 0.003), (0.0125, 0.003), (0.018, 0.003))
 WALL = ReferenceMeter(0.002, 3.0, 0.1, supply=SUPPLY, fans="fixed")
+DEAR = ReferenceMeter(
+    1e-4, 0.1, 0.1, supply=SupplyPrior(4000.0, (0.966, 1e-4), (0.0125, 1e-4), (0.018, 1e-4)), fans="fixed"
+)
 DIRECT = ReferenceMeter(0.001, 0.1, 0.1, is_around=False)
 
 
@@ -119,6 +122,9 @@ def test_a_gain_beyond_the_assumed_one_is_refused_at_the_wall_unless_it_is_accep
     assert isinstance(far, FitRefusal)
     assert (far.code, far.scope) == ("far-gain", "gpu:0")
     assert isinstance(fit_calibration(steps, list_devices(1), WALL, CPU, accept_far=True), CalibrationFit)
+    # A sensor that reads 9.9 % too little has a gain of 1.11.
+    within = fit_calibration(make_steps([1 / 0.901], [0.0]), [FittedDevice("gpu:0", 0.1, 5.0)], DEAR, CPU)
+    assert isinstance(within, CalibrationFit)
     assert isinstance(fit_calibration(make_steps([1.15], [0.0], around=False), list_devices(1), DIRECT), CalibrationFit)
 
 

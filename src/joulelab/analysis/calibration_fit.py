@@ -234,10 +234,12 @@ def fit_calibration(
         return FitRefusal("too-few-steps", "", {"steps": count, "needed": count - first.freedom + FEWEST_FREEDOM})
     # The residuals show how far the steps scatter; the spread of few residuals may be too small by chance.
     few = t_975(first.freedom) / COVERAGE_FACTOR
-    sigma = sigma * max(first.scatter, LEAST_SCATTER) * max(few, 1.0)
-    # A step without a device is of another time: the rest of the node may have been anywhere on its drift.
+    scale = max(first.scatter, LEAST_SCATTER) * max(few, 1.0)
+    # A step without a device is of another time: the other steps do not show how far it scatters, and the rest of the
+    # node may have been anywhere on its drift.
     moved = float(np.linalg.norm(first.values[model.find_places("drift")])) / math.sqrt(3)
-    sigma = np.hypot(sigma, np.where(steps.is_there.all(axis=1), 0.0, moved))
+    apart = np.hypot(max(scale, 1.0) * sigma, moved)
+    sigma = np.where(steps.is_there.all(axis=1), scale * sigma, apart)
     found = _solve_model(model, sigma, first.values)
     lines = [_fit_line(model, found.values, k) for k in range(len(devices))]
     fits = tuple(_describe_device(model, found, line, k) for k, line in enumerate(lines))
@@ -265,7 +267,9 @@ def find_far_value(fit: DeviceFit, device: FittedDevice) -> FitRefusal | None:
 
     A reference around a node cannot tell such a device from a rest of the node that follows the load.
     """
-    if abs(fit.gain - 1) > device.gain + COVERAGE_FACTOR * fit.gain_u:
+    # A reading is up to `device.gain` wrong, so its reciprocal is the range of gains.
+    low, high = 1 / (1 + device.gain), 1 / (1 - device.gain)
+    if not low - COVERAGE_FACTOR * fit.gain_u <= fit.gain <= high + COVERAGE_FACTOR * fit.gain_u:
         return FitRefusal("far-gain", fit.scope, {"change": fit.gain - 1, "assumed": device.gain})
     if abs(fit.offset_w) > device.offset_w + COVERAGE_FACTOR * fit.offset_u_w:
         return FitRefusal("far-offset", fit.scope, {"offset_w": fit.offset_w, "assumed_w": device.offset_w})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulelab.analysis.calibration_fit import find_far_value
 from joulelab.analysis.calibrations import FRESH_YEARS, MOST_YEARS, YEAR_S
 from joulelab.core.quantity import COVERAGE_FACTOR, Quantity
 from joulelab.report import format as fmt
@@ -100,7 +101,7 @@ def list_fit_notes(fitted: FittedRun) -> list[tuple[str, str]]:
     far = [
         one.scope
         for one, device in zip(devices, fitted.recorded.devices, strict=True)
-        if abs(one.gain - 1) > device.gain + COVERAGE_FACTOR * one.gain_u
+        if (value := find_far_value(one, device)) is not None and value.code == "far-gain"
     ]
     if far:
         why = "boards of this kind are not expected so far off; something else in the node may follow the load"

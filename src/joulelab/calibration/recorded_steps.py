@@ -46,7 +46,7 @@ FIXED_FANS = 0.02  # relative change of their speed below which fans count as fi
 FEWEST_FANS, CUBE_POINTS = 5, 41
 FAN_SHARE = 0.15  # of the node's highest power: what fans draw at most
 # A run of the idle node without the devices.
-RESTART_U_W = 2.0  # standard deviation of a node's idle power between starts
+RESTART_U_W = 3.5  # standard deviation of a node's idle power between starts, and while it drifts
 ZERO_S, ZERO_PART_S = 30.0, 10.0  # its shortest length, and that of the means by which it is seen to be steady
 ZERO_CHANGE_W = 10.0  # by which these means may differ: idle processes, not a load
 ZERO_FANS = 0.03  # relative difference of fixed fans from those of the staircase

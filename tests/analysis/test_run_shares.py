@@ -198,8 +198,8 @@ def test_an_accounted_job_beside_others_has_a_part_by_cpu_time(tmp_path):
     assert numbers["energy_j"] == pytest.approx(4500 * 1.125)
     assert numbers["reserved_j"] == pytest.approx(4500 * 1.25)
     assert any(label == "share" for label, _ in list_answer_facts(result, 80))
-    for cpu_s in (None, 0.0):  # it still runs, or the cluster does not gather CPU time
-        result = analyse_run(add_job(tmp_path, [jobs[0], jobs[1] | {"cpu_s": cpu_s}]))
+    for own_s, other_s in ((60.0, None), (0.0, 0.0)):  # it still runs, or the cluster does not gather CPU time
+        result = analyse_run(add_job(tmp_path, [jobs[0] | {"cpu_s": own_s}, jobs[1] | {"cpu_s": other_s}]))
         (numbers,) = (check.numbers for check in result.checks if check.code == "shared-node.accounted")
         assert "energy_j" not in numbers
         assert numbers["reserved_j"] == pytest.approx(4500 * 1.25)

@@ -142,7 +142,7 @@ def test_jobs_on_the_same_nodes_are_listed_with_their_cpu_time():
     others = (
         f"1|COMPLETED|{DAY}00:00|{DAY}01:00|n1\n2|RUNNING|{DAY}00:30|Unknown|n1\n3|FAILED|{DAY}01:00|{DAY}02:00|n1\n"
     )
-    use = "1|8|01:30.500\n2|4|1-02:03:04\n"
+    use = "1|8|01:30.500\n1.batch|8|01:30.500\n2|4|1-02:03:04\n"
     (event,) = (e for e in Fake(mine, others=others, use=use).archive().fetch(0, 0)[0].events if "jobs" in e)
     assert (event["event"], event["job"]) == ("shared-jobs", "1")
     assert event["jobs"] == [

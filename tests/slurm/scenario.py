@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # A step that runs beside others: it waits for all that share its folder, each in a task of its own, and then a while.
 BESIDE = "mkdir -p {0}; touch {0}/$$; until [ $(ls {0} | wc -l) -ge {1} ]; do sleep 0.2; done; sleep 3"
+# Some CPU time, so that the accounting has one to divide by.
+BURN = "i=0; until [ $i -eq 100000 ]; do i=$((i+1)); done"
 # Ended by being requeued the first time, by itself the second.
 AGAIN = "srun sleep $((${SLURM_RESTART_COUNT:-0} > 0 ? 2 : 300))"
 XCC = Path("/usr/lib/x86_64-linux-gnu/slurm-wlm/acct_gather_energy_xcc.so")
@@ -105,7 +107,7 @@ def _plain(found: Accounts, *, with_bmc: bool) -> None:
     jobs["gaps"] = cluster.submit("srun sleep 1; sleep 3; srun sleep 1", alone, "-w", "n4,n5", "-N2")
     jobs["array"] = cluster.submit("srun sleep 2", alone, "-w", "n2", "--array=1-2")
     jobs["het"] = cluster.submit("srun --het-group=0,1 sleep 2", alone, "-w", "n3", ":", alone, "-w", "n1")
-    both = f"srun sh -c '{BESIDE.format(found.meeting / 'shared', 2)}'"
+    both = f"srun sh -c '{BURN}; {BESIDE.format(found.meeting / 'shared', 2)}'"
     jobs["shared"] = cluster.submit(both, "-n1", "-w", "n1")
     jobs["beside"] = cluster.submit(both, "-n1", "-w", "n1")
     if with_bmc:

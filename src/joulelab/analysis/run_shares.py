@@ -125,8 +125,9 @@ def check_accounted_share(evidence: RunEvidence) -> Iterator[Check]:
         numbers = {"node_j": energy, "low_j": 0.0, "high_j": energy, "jobs": len(jobs) - 1}
         cpus = [float(job["cpus"]) for job in jobs.values()]
         numbers["reserved_j"] = energy * _share_accounted(own, jobs.values(), cpus, seconds)
-        # The CPU time of a job is known after its end, and 0 s where the cluster does not gather it.
-        if all(job["cpu_s"] for job in jobs.values()):
+        # The CPU time of a job is known after its end, and 0 s for all where the cluster does not gather it.
+        times = [job["cpu_s"] for job in jobs.values()]
+        if None not in times and any(times):
             rates = [job["cpu_s"] / max(job["to_s"] - job["from_s"], 1e-9) for job in jobs.values()]
             numbers["energy_j"] = energy * _share_accounted(own, jobs.values(), rates, seconds)
         yield Check("shared-node.accounted", "note", numbers=numbers)

@@ -155,7 +155,8 @@ class SlurmClient:
     def read_cpu_use(self, jobs: Sequence[str]) -> dict[str, tuple[int, float]]:
         """Return the reserved CPUs and the CPU time (s) of jobs by their raw numbers, as far as Slurm knows them."""
         named = ",".join(check_job(job) for job in jobs[:MOST_JOBS])
-        words = (*SACCT, ",".join(USE_FIELDS), "--allocations", "--allusers", "-j", named)
+        # With --allocations, sacct reads no steps and shows a CPU time of 0.
+        words = (*SACCT, ",".join(USE_FIELDS), "--allusers", "-j", named)
         return parse_cpu_use(self._get_output(*words), self._where)
 
     def read_live(self, job: str) -> dict[str, int | None]:
@@ -278,11 +279,13 @@ def parse_others(text: str, where: str = "slurm") -> list[OtherJob]:
 def parse_cpu_use(text: str, where: str = "slurm") -> dict[str, tuple[int, float]]:
     """Return reserved CPUs and CPU time (s) of jobs; the fields are USE_FIELDS. Raises ReadFailed.
 
-    A job that was requeued has several rows, and is left out.
+    Rows of steps are left out, and a job that was requeued: it has several rows.
     """
     found, rows = {}, dict[str, int]()
     for line in filter(None, text.split("\n")):
         raw, cpus, used = _split_line(line, USE_FIELDS, where).values()
+        if "." in raw:
+            continue
         rows[raw] = rows.get(raw, 0) + 1
         time = _CPU_TIME.fullmatch(used.strip())
         count = parse_number(cpus, line, where)

@@ -262,6 +262,13 @@ def read_gpu_shares(url):
     return found, float(total[1]) if total else 0.0
 
 
+def remove_groups(name):
+    """Remove the control groups that a slurmd leaves behind."""
+    for top in Path("/sys/fs/cgroup").glob(f"*/{name}"):
+        for folder, _, _ in os.walk(top, topdown=False):
+            Path(folder).rmdir()
+
+
 @pytest.mark.campaign
 @pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
 @pytest.mark.skipif(
@@ -275,10 +282,21 @@ def test_two_jobs_of_a_real_slurm_share_the_gpu_of_a_twin():
         folder.chmod(0o755)
         (folder / "feed").mkdir()
         served = stack.enter_context(TwinServer(Node(gpus=(H100,), packages=1), directory=folder))
+        stack.callback(remove_groups, "slurm_shared1")
         groups = {"ProctrackType": "proctrack/cgroup", "JobAcctGatherType": "jobacct_gather/cgroup"}
-        cluster = stack.enter_context(Cluster(folder / "slurm", folder / "feed", {"n1": Machine("none")}, groups))
+        cluster = stack.enter_context(Cluster(folder / "slurm", folder / "feed", {"shared1": Machine("none")}, groups))
         environ = {**cluster.environment, **served.environment}
-        words = [sys.executable, "-m", "joulelab", "agent", "--listen", "127.0.0.1:0", "--json", "--slurm-node", "n1"]
+        words = [
+            sys.executable,
+            "-m",
+            "joulelab",
+            "agent",
+            "--listen",
+            "127.0.0.1:0",
+            "--json",
+            "--slurm-node",
+            "shared1",
+        ]
         agent = stack.enter_context(subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True, cwd=folder))
         stack.callback(agent.terminate)
         url = json.loads(agent.stdout.readline())["url"]

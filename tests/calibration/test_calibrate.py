@@ -131,6 +131,7 @@ def test_a_calibration_is_listed_shared_and_removed(runs, staircase, node, tmp_p
     call("calibrations", "--add", tmp_path / "shared.json", "--remove", "x", code=2)
 
 
+@pytest.mark.system
 def test_a_check_compares_with_the_calibration_in_use(runs, staircase, node):
     calibrate(runs, staircase, node, "--check", code=2)  # there is none
     stored = json.loads(calibrate(runs, staircase, node, "--json").stdout)
@@ -143,6 +144,7 @@ def test_a_check_compares_with_the_calibration_in_use(runs, staircase, node):
     assert "gpu:0: the calibration does not hold" in calibrate(runs, staircase, node, "--check", code=1).output
 
 
+@pytest.mark.system
 def test_a_supply_of_which_nothing_is_known_costs_a_wider_interval(runs, staircase, node):
     named = json.loads(calibrate(runs, staircase, node, "--json").stdout)
     words = ("--reference", "analyzer", "--from", staircase[0].name, "--runs", runs)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call, Fail
 
 
+@pytest.mark.system
 def test_runs_are_judged_against_a_baseline(call: Call, runs: Path, tmp_path: Path) -> None:
     base = tmp_path / "kept runs"
     for watts in (299.0, 300.0, 301.0):

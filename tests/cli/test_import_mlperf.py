@@ -69,6 +69,7 @@ def test_the_logs_of_all_nodes_belong_to_the_log_of_their_training(call: Call, f
     assert fail("import", "mlperf", tmp_path).code == "config.mlperf"
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not SUBMISSION.is_dir(), reason=f"no {SUBMISSION}: published logs are not part of the project")
 def test_a_published_submission_has_its_energy_per_token(call: Call) -> None:
     """8 H200, llama2-70b, Offline: 0.2436 J per token at the wall."""

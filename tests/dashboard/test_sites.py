@@ -31,6 +31,7 @@ def _read_study(studies: Path, site: Site | None) -> tuple[list[dict[str, object
     return cells, heads, [text for text in page.by_class["said"] if text.startswith("Cost and CO2e:")]
 
 
+@pytest.mark.system
 def test_a_study_whose_runs_recorded_no_site_is_at_the_one_that_is_set_now(tmp_path: Path) -> None:
     shutil.copytree(CAPS, tmp_path / "caps")
     cells, heads, notes = _read_study(tmp_path, None)

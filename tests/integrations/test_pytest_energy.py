@@ -115,6 +115,7 @@ def test_a_test_that_is_too_short_passes(bench: Bench) -> None:
     )
 
 
+@pytest.mark.system
 def test_a_baseline_is_written_and_fails_what_rises(bench: Bench) -> None:
     bench.energies = [20.0, 20.1, 19.9]
     written = bench.run("--energy-baseline", "base.json", "--energy-update")
@@ -221,6 +222,7 @@ def test_a_session_that_stops_early_has_its_table(bench: Bench) -> None:
     result.stdout.fnmatch_lines(["*test_marked * 3  above"])
 
 
+@pytest.mark.system
 def test_mistakes_are_refused(bench: Bench) -> None:
     (bench.pytester.path / "bad.json").write_text('{"schema": 1, "tests": {"a": {}}}')
     entry = '{"values_j": [1.0, NaN], "meter": 0.1, "terms": {}, "devices": []}'

@@ -113,6 +113,7 @@ def test_twin_gives_what_it_was_calibrated_on(truth: list[Figure]) -> None:
     }
 
 
+@pytest.mark.system
 def test_most_predictions_and_all_findings_hold_without_scatter(truth: list[Figure]) -> None:
     assert count_strictly(truth).total == 12
     assert by_id(truth)["gdansk.best.energy.gain_pct"].group == "determined"  # the energy at 170 W was fitted

@@ -109,6 +109,7 @@ def test_a_supply_that_carries_no_node_is_an_answer_without_a_table() -> None:
     assert list_notes(plan_given(8_480.0, supply_w=70.0))[0].code == "rack.no-node"
 
 
+@pytest.mark.system
 def test_every_answer_has_at_most_25_lines_of_80_columns(tmp_path: Path) -> None:
     runs, other = swept(tmp_path), measured(node_run(tmp_path / "wave", wave, seconds=300.0, gain=None))
     rules = Rules(max_w=8_100.0, percentiles=(50.0, 60.0, 70.0, 99.0, 99.9), caps_w=(600.0, 500.0, 450.0, 400.0))

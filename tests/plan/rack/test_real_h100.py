@@ -127,6 +127,7 @@ def test_a_percentile_that_the_logs_cannot_support_is_refused_with_the_hours_it_
         assert found.blocks < 50
 
 
+@pytest.mark.system
 def test_the_rack_is_decided_from_the_logs_as_by_hand(runs: list[MeasuredRun]):
     """The command's own way: nine nodes as read, with what meters and other nodes may add as well."""
     plan = plan_rack(Rack(supply_w=SUPPLY_W, rules=Rules(percentiles=(95.0, 99.9))), NODE, runs)
@@ -169,6 +170,7 @@ def test_the_bound_of_eight_nodes_from_single_nodes_holds(single: list[HostTrace
     assert load.compute_exceedance(load.plan_w).share == 0.0
 
 
+@pytest.mark.system
 def test_each_of_the_eight_predicts_the_sum_as_one_job(eight: list[HostTrace]):
     """Full correlation: eight times one node. Nodes differ, so some fall short by up to 0.3 % of the sum's peak.
 

@@ -48,7 +48,7 @@ def find_least_cost_with_restarts(
             restarts = runs[t] and t > first and not comes
             cost += rates[t] * (full_w * again_s + again_j) if restarts else 0.0
             left = lengths[t] - (again_s if restarts else 0.0)
-            rest_w = 0.0 if t == last or (t == first and not leaves) else wait_w if t == first else pause_w
+            rest_w = 0.0 if t == last else wait_w if t == first else pause_w
             some = [*modes] if comes and leaves else [*modes, (0.0, rest_w)] if runs[t] else [(0.0, pause_w)]
             kinds.append((left, some))
         if all(left >= 0 for left, _ in kinds):

@@ -69,6 +69,14 @@ def test_an_idle_node_makes_pauses_dear() -> None:
     assert idle.seconds[:, 0] == pytest.approx([0, 0, 0, 1, 1], abs=1e-6)
 
 
+def test_waiting_is_paid_until_the_first_run_also_before_a_pause() -> None:
+    """A start that goes to pause at once, without work, must not make the wait in its slot free."""
+    rates, lengths, modes = np.array([5.0, 5.0, 1.0, 1.0]), np.ones(4), JobModes(np.ones(1), np.array([10.0]))
+    found = find_cheapest_slots(rates, lengths, 2.0, modes, 3.0, wait_w=3.0, restart=RestartCost(0.1, 0.0))
+    assert found.restarts.sum() == 0
+    assert found.cost == pytest.approx(2 * 5 * 3 + 2 * 10, rel=1e-4)
+
+
 def test_dear_restarts_make_few_blocks() -> None:
     rates, lengths = np.tile([1.0, 1.0, 4.0, 4.0], 6), np.full(24, 900.0)
     modes = JobModes(np.ones(1), np.array([10.0]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.plan.measured_runs import measured, node_run
 from tests.plan.when.problems import (
@@ -46,6 +46,7 @@ def find_ways(job: ShiftableJob, slots: Slots, terms: PlanTerms = FREE) -> dict[
 
 @pytest.mark.system  # pure, and slow
 @given(st.integers(1, 10_000), st.floats(1.0, 30.0), st.booleans(), st.booleans())
+@example(seed=1, hours=8.0, waits=True, paid=True)
 @settings(max_examples=6, deadline=None)
 def test_a_way_that_may_do_more_never_costs_more_and_does_the_work(
     seed: int, hours: float, waits: bool, paid: bool

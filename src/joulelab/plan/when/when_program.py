@@ -177,12 +177,12 @@ def _add_held_states(program: _Program, costs: _SlotCosts) -> _Columns:
 def _add_restart_states(program: _Program, costs: _SlotCosts) -> _Columns:
     """Add slots that the job runs through or pauses throughout, and those in which it starts, resumes, leaves or ends.
 
-    A name is what happens at the two ends of the slot: `start_leave` is a slot in which the job starts and goes to
-    pause. Those with one word go on in the next slot (`start`, `resume`) or come from the last (`leave`, `end`).
+    A name is what happens at the two ends of the slot: `start_leave` is a slot in which the job starts (late, after
+    waiting) and goes to pause. Those with one word go on in the next slot (`start`, `resume`) or come from the last (`leave`, `end`).
     """
     through, paused = program.add_columns(costs.none, is_whole=True), program.add_columns(costs.pause, is_whole=True)
-    start = program.add_columns(costs.until + costs.wait, is_whole=True)
-    start_end, start_leave = (program.add_columns(costs.until, is_whole=True) for _ in range(2))
+    start, start_leave = (program.add_columns(costs.until + costs.wait, is_whole=True) for _ in range(2))
+    start_end = program.add_columns(costs.until, is_whole=True)
     end, leave = (program.add_columns(costs.none, is_whole=True) for _ in range(2))
     resume, resume_end, resume_leave = (program.add_columns(costs.restart, is_whole=True) for _ in range(3))
     _add_window(program, costs, [start, start_leave], [end, resume_end], start_end)
@@ -193,10 +193,8 @@ def _add_restart_states(program: _Program, costs: _SlotCosts) -> _Columns:
     program.add_rows(
         0.0, 0.0, (run_part, 1.0), (pause_part, 1.0), (leave, -1.0), (resume, left), (resume_leave, left)
     )  # fmt: skip
-    program.add_rows(-np.inf, 0.0, (run_first, 1.0), (start, -1.0))
-    program.add_rows(
-        -np.inf, 0.0, (run_last, 1.0), (end, -1.0), (start_end, -1.0), (start_leave, -1.0), (resume_end, left)
-    )  # fmt: skip
+    program.add_rows(-np.inf, 0.0, (run_first, 1.0), (start, -1.0), (start_leave, -1.0))
+    program.add_rows(-np.inf, 0.0, (run_last, 1.0), (end, -1.0), (start_end, -1.0), (resume_end, left))
     # The job runs across the edge of two slots, or is in a pause there.
     into, out_of = (through, end, leave), (through, start, resume)
     program.add_rows(0.0, 0.0, *((one[:-1], 1.0) for one in out_of), *((one[1:], -1.0) for one in into))

@@ -95,9 +95,12 @@ def print_figures(rounds: dict[str, list[Figures]]) -> None:
     print(f"{'CPU time, medians':30s}{'before':>10s}{'after':>10s}{'ratio':>8s}   quartiles")
     for name in rounds["before"][0]:
         sides = {side: [each[name] for each in found] for side, found in rounds.items()}
+        medians = "".join(f"{statistics.median(values):10.2f}" for values in sides.values())
+        if not all(sides["before"]):  # a process that only sleeps
+            print(f"{name:30s}{medians}       -")
+            continue
         ratios = [b / a for a, b in zip(sides["before"], sides["after"], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        medians = "".join(f"{statistics.median(values):10.2f}" for values in sides.values())
         print(f"{name:30s}{medians}{middle:8.3f}   {low:.3f} to {high:.3f}")
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 OUTCOMES = {"by itself": "by themselves", "at the next start": "at the next start", "never": "never"}
 
 
-class CapKills:
-    """Kill parts of `joulelab cap`."""
+class BenchTrials:
+    """Own the simulated node on which `joulelab cap` and plans are killed."""
 
     def __init__(self, folder: Path) -> None:
         self._bench = CapBench(folder)
@@ -36,6 +36,10 @@ class CapKills:
 
     def __exit__(self, *_: object) -> None:
         self._bench.__exit__()
+
+
+class CapKills(BenchTrials):
+    """Kill parts of `joulelab cap`."""
 
     def run_trial(self, draw: random.Random, counts: CampaignCounts) -> None:
         """Set caps, strike, and see whether the original ones return."""
@@ -75,18 +79,8 @@ class KeeperKills:
         counts.problems += problems
 
 
-class KeeperRows:
+class KeeperRows(BenchTrials):
     """Kill the keepers of one `joulelab cap` again and again."""
-
-    def __init__(self, folder: Path) -> None:
-        self._bench = CapBench(folder)
-
-    def __enter__(self) -> Self:
-        self._bench.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bench.__exit__()
 
     def run_trial(self, draw: random.Random, counts: CampaignCounts) -> None:
         """Run one trial of tests/control/kills.py."""
@@ -97,18 +91,8 @@ class KeeperRows:
             counts.problems.append(f"{trial.deaths} keepers in a row: {trial.outcome}, {trial.code}, {trial.text!r}")
 
 
-class PlanKills:
+class PlanKills(BenchTrials):
     """Kill parts of a plan that sets caps and pauses its job."""
-
-    def __init__(self, folder: Path) -> None:
-        self._bench = CapBench(folder)
-
-    def __enter__(self) -> Self:
-        self._bench.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bench.__exit__()
 
     def run_trial(self, draw: random.Random, counts: CampaignCounts) -> None:
         """Run one round of tests/plan/when/test_plan_run_kills.py."""

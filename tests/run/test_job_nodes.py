@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +17,9 @@ from tests.rows import every_row
 from tests.run.supervised import DRIVER, Bench, gone
 from tests.waiting import until
 
-from joulelab.core.clock import read_boot_id
-from joulelab.run.job_nodes import count_job_nodes, make_step_environ
+from joulelab.core.clock import NS, read_boot_id
+from joulelab.run import job_nodes
+from joulelab.run.job_nodes import JobNodes, count_job_nodes, make_step_environ
 from joulelab.run.run_options import find_marks_folder, get_host_name
 from joulelab.store.run_folder import list_runs
 
@@ -72,6 +74,123 @@ def test_folders_are_named_by_the_node_in_a_job_and_by_the_host_elsewhere(tmp_pa
     (tmp_path / "run.json").write_text('{"started": {"boot_id": "another"}}')
     assert find_marks_folder(third) == tmp_path / "n2" / "marks", "its time is another"
     assert find_marks_folder({"JOULELAB_RUN": str(tmp_path), **JOB}) == tmp_path / "n1" / "marks"
+
+
+class FakeStep(SimpleNamespace):
+    """Stand in for a step that only SIGKILL ends; `say` sends a message of a node."""
+
+    def __init__(self, nodes: tuple[str, ...] = ()) -> None:
+        super().__init__(nodes=nodes, number="", fds=[], is_behind=False, told=[], signals=[], is_over=False)
+        self.send = self.flush = self.end_input = self.close = lambda *_: None
+
+    def read_messages(self) -> list[dict[str, str]]:
+        told, self.told = self.told, []
+        return told
+
+    def has_ended(self) -> bool:
+        return self.is_over or signal.SIGKILL in self.signals
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def say(self, *words: str, node: str = "n2") -> None:
+        self.told += [{"node": node, "is": word} for word in words]
+
+
+class VirtualNodes(SimpleNamespace):
+    """Follow the nodes of a job in virtual time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        super().__init__(now_s=1000.0, events=[], problems=[], steps=[])
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=lambda s: setattr(self, "now_s", self.now_s + s))
+        monkeypatch.setattr(job_nodes, "monotonic_ns", lambda: round(self.now_s * NS))
+        monkeypatch.setattr(job_nodes, "time", clock)
+        monkeypatch.setattr(
+            job_nodes, "NodeStep", lambda *words: self.steps.append(FakeStep(*words[3:])) or self.steps[-1]
+        )
+        recording = SimpleNamespace(
+            folder=folder, host="n1", options=SimpleNamespace(configured=(), also=(), meters=None, chosen_by=""),
+            report_problem=self.problems.append,
+            event=lambda name, **more: self.events.append((name, more.get("node"))),
+        )  # fmt: skip
+        for key in job_nodes.SENT_OPTIONS:
+            setattr(recording.options, key, 1.0)
+        self.job = JobNodes(recording, folder, {}, 2)  # type: ignore[arg-type]
+
+    def serve(self, seconds: float, *words: str) -> None:
+        """Let time pass; in each second the other node sends these messages."""
+        for _ in range(round(seconds)):
+            self.now_s += 1
+            self.steps[-1].say(*words)
+            self.job.serve()
+
+    def list_events(self, *names: str) -> list[str]:
+        return [what for what, _ in self.events if what in names]
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VirtualNodes:
+    virtual = VirtualNodes(monkeypatch, tmp_path)
+    virtual.steps[0].say("hello", "ready", node="n1")
+    virtual.steps[0].say("hello", "ready")
+    virtual.serve(1, "alive")
+    return virtual
+
+
+def test_a_silent_node_is_lost_after_five_seconds(nodes: VirtualNodes) -> None:
+    nodes.serve(20, "alive")
+    nodes.serve(5)
+    assert nodes.problems == []
+    nodes.serve(1)
+    (problem,) = nodes.problems
+    assert problem.startswith("n2: no message for 5 s")
+    assert ("node-lost", "n2") in nodes.events
+
+
+def test_nobody_is_lost_by_a_pause_of_our_own(nodes: VirtualNodes) -> None:
+    nodes.now_s += 3600
+    nodes.job.serve()
+    nodes.serve(5)
+    assert nodes.problems == []
+    nodes.serve(1)
+    assert len(nodes.problems) == 1, "it was silent after the pause as well"
+
+
+def test_silence_at_the_end_is_told_though_it_was_short(nodes: VirtualNodes) -> None:
+    nodes.job.ask_end(0.0)
+    nodes.serve(3)
+    nodes.steps[0].is_over = True
+    nodes.job.close()
+    (problem,) = nodes.problems
+    assert problem.startswith("n2: no message at the end")
+
+
+def test_a_step_that_heeds_no_signal_is_killed_after_two_seconds(nodes: VirtualNodes) -> None:
+    began_s = nodes.now_s
+    nodes.job.close()
+    assert nodes.steps[0].signals == [signal.SIGTERM, signal.SIGKILL]
+    assert nodes.now_s - began_s == pytest.approx(2 * job_nodes.END_S, abs=0.02)
+
+
+def test_lost_nodes_are_recorded_again_at_most_three_times(nodes: VirtualNodes) -> None:
+    for _ in range(4):
+        nodes.steps[-1].is_over = True
+        nodes.serve(61)
+        nodes.steps[-1].say("hello", "ready")
+        nodes.job.serve()
+    both = ["n1", "n2"]
+    assert [step.nodes for step in nodes.steps] == [(), both, both, both]
+    assert nodes.list_events("node-lost", "node-back") == [*["node-lost", "node-back"] * 3, "node-lost"]
+    ends = [problem.rpartition("; ")[2] for problem in nodes.problems]
+    assert ends == [*["it is started again"] * 3, "it is not started again"]
+
+
+def test_a_step_that_did_not_start_is_one_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nodes = VirtualNodes(monkeypatch, tmp_path)
+    nodes.steps[0].is_over = True
+    nodes.serve(100)
+    assert nodes.problems == ["the step that records the other nodes did not start"]
+    assert (nodes.job.ready, len(nodes.steps)) == (True, 1)
 
 
 class Job:

@@ -223,10 +223,13 @@ def test_a_study_on_a_twin_is_repeated_until_it_is_precise(tmp_path: Path) -> No
     print(sorted(repeats.values()), [f"{one.share:.2%} {one.verdict}" for one in results.precision])
 
 
-@pytest.mark.campaign  # docs/how-to/sweep.md states these figures
+@pytest.mark.parametrize(("count", "within"), [(1000, 0.03), pytest.param(8000, 0.01, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize(("scatter_share", "coverage"), [(0.5, 0.95), (1.0, 0.92), (2.0, 0.90)])
-def test_intervals_hold_the_mean_about_as_often_as_documented(scatter_share: float, coverage: float) -> None:
-    target, first, most, count = 0.01, 3, 20, 8000
+def test_intervals_hold_the_mean_about_as_often_as_documented(
+    scatter_share: float, coverage: float, count: int, within: float
+) -> None:
+    """The figures are those of docs/how-to/sweep.md."""
+    target, first, most = 0.01, 3, 20
     drawn = 1 + target * scatter_share * np.random.default_rng(5).standard_normal((count, most))
     held = np.zeros(count, dtype=bool)
     unfinished = np.ones(count, dtype=bool)
@@ -236,4 +239,4 @@ def test_intervals_hold_the_mean_about_as_often_as_documented(scatter_share: flo
         ends = unfinished & ((half <= target * mean) | (n == most))
         held[ends] = np.abs(mean - 1)[ends] <= half[ends]
         unfinished &= ~ends
-    assert held.mean() == pytest.approx(coverage, abs=0.01)
+    assert held.mean() == pytest.approx(coverage, abs=within)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 SECONDS = 40
 
 
-@pytest.mark.campaign
-def test_amounts_over_time_hold_the_truth(tmp_path: Path) -> None:
-    """120 runs of random steps of power at random rates that change within the meter's steps."""
+@pytest.mark.parametrize("count", [10, pytest.param(120, marks=pytest.mark.campaign)])
+def test_amounts_over_time_hold_the_truth(tmp_path: Path, count: int) -> None:
+    """Runs of random steps of power at random rates that change within the meter's steps."""
     draw = np.random.default_rng(9)
     held, sizes = 0, []
-    for _ in range(120):
+    for _ in range(count):
         watts = np.repeat(draw.uniform(2000, 7000, SECONDS // 5), 5)
         gain = draw.uniform(-GAIN, GAIN)
 
@@ -50,7 +50,7 @@ def test_amounts_over_time_hold_the_truth(tmp_path: Path) -> None:
         held += abs(found.amount.value - true) <= found.amount.expanded
         assert run.result.energy is not None
         sizes.append(found.amount.expanded / found.amount.value / (run.result.energy.relative or 0.0))
-    assert held >= 0.93 * 120
+    assert held >= 0.93 * count
     assert np.median(sizes) < 1.6  # beside the interval of the run's energy: not by being wide
 
 

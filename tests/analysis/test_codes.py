@@ -29,7 +29,7 @@ not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-ve
 other-processes.server
 paused power-meter quality
 recorder.died recorder.stuck recorder-lost.counted recorder-lost.energy-missing shared-node
-shared-node.accounted silent-meter
+shared-node.accounted shared-node.elsewhere silent-meter
 slow-refresh source stuck-meter supply-efficiency
 throttled.hardware-slowdown throttled.hardware-thermal throttled.power-brake throttled.power-cap
 throttled.software-thermal too-many-kinds too-many-phases too-short unseen

@@ -85,6 +85,14 @@ def test_a_shared_gpu_is_divided_and_rows_add_up(tmp_path):
     assert not any("shared node" in text for label, text in list_answer_facts(result, 80) if label == "note")
 
 
+def test_processes_that_a_service_starts_are_not_called_others(tmp_path):
+    folder = add_gpu(Folder(tmp_path, command=["sudo", "/usr/bin/docker", "run", "--gpus", "all", "x"]), own=0.0)
+    check, result = find_share(folder)
+    assert check is None
+    (check,) = (check for check in result.checks if check.code == "shared-node.elsewhere")
+    assert (check.numbers["low_j"], check.numbers["high_j"]) == (0.0, pytest.approx(result.energy.value))
+
+
 def test_a_measured_idle_power_narrows_the_bounds(tmp_path):
     quiet = np.where(FINE < 5, 0.0, 1.0)
     widths = []

@@ -123,6 +123,17 @@ def test_follows_descendants_also_of_ended_parents(processes):
     assert tree.read_row() == (6.15, (10 + 30 + 1) * 4096, 55, 66, 3)
 
 
+def test_a_process_of_the_run_that_lost_its_parents_is_followed(processes):
+    tree = ProcessTree(processes.root)
+    for pid, run, start in ((90, "a", 1), (100, "a", 5), (101, "a", 6), (103, "b", 6)):
+        processes.put(pid, 1, ticks=100, start=start)
+        (processes.root / str(pid) / "environ").write_text(f"JOULELAB_RUN=/runs/{run}\0")
+    processes.put(102, 101, ticks=100, start=7)
+    tree.follow_process(100)
+    assert tree.read_row()[::4] == (3.0, 3)  # not 90, which is older: its run is over
+    assert sorted(tree.take_joined()) == [100, 101, 102]
+
+
 def test_what_ended_unwaited_stays_counted(processes):
     tree = ProcessTree(processes.root)
     processes.put(100, 1, ticks=100)

@@ -188,6 +188,14 @@ def test_the_load_of_the_workload_is_told_apart_from_that_of_others(tmp_path):
     assert many.read_shares(None, is_used=True) == pytest.approx((1.0, 0.0))
 
 
+def test_a_process_of_the_run_that_lost_its_parents_is_not_of_others(tmp_path):
+    root = proc(tmp_path, {10: 5, 5: 1, 40: 1, 41: 40, 50: 1, 60: 1})
+    for pid, run in ((10, "/runs/a"), (40, "/runs/a"), (50, "/runs/b")):
+        (root / str(pid) / "environ").write_text(f"A=1\0JOULELAB_RUN={run}\0")
+    load = load_of(processes({40: 30, 41: 20, 50: 10, 60: 5}), root)
+    assert load.read_shares(None, is_used=True) == pytest.approx((0.5, 0.15))
+
+
 def test_what_is_not_known_is_not_a_share(tmp_path):
     root = proc(tmp_path, {10: 1})
     assert load_of(processes({10: 50}), root, None).read_shares(None, is_used=True) == row(math.nan, math.nan)

@@ -15,8 +15,9 @@ from tests.integrations.following import Marked, marked
 from tests.workloads.inprocess import run_cells
 from tests.workloads.shrinking import ALLOWED, SHRUNKEN, shrink_words
 
+from joulelab.core.process_identity import RUN_VARIABLE
 from joulelab.run import workload_registry
-from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE
+from joulelab.run.run_options import HOST_VARIABLE
 from joulelab.study.program import list_marked_phases
 from joulelab.study.study_file import read_study
 from joulelab.workloads.training import launch

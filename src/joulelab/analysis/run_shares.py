@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,11 +59,16 @@ SHARED_CPUS, SHARED_PART = 0.5, 0.1  # others share the CPUs if they use this ma
 QUIET_LOAD = 0.02  # highest load of a device whose idle power was measured
 FEWEST_READINGS = 3
 FILLED_CELLS = 2
+# Programs that let a service, or another node, start the processes of a run: nobody can tell them from those of others.
+STARTED_ELSEWHERE = frozenset(("docker", "nerdctl", "kubectl", "srun", "ssh", "systemd-run", "ctr", "crictl"))
 LATE_S = 2.0  # longest time between the reading of a load and that of energy
 
 
 def check_run_share(run: Run, evidence: RunEvidence) -> Iterator[Check]:
-    """Yield `shared-node` with the energy of the run and its bounds (J), if others used a measured device, too."""
+    """Yield `shared-node` with the energy of the run and its bounds (J), if others used a measured device, too.
+
+    `shared-node.elsewhere` has bounds only: the others may be processes of the run.
+    """
     whole = next((group for group in evidence.groups if group.name == "measured"), None)
     cells = min(round((evidence.end_ns - evidence.start_ns) * 1e-9 / CELL_S), MOST_CELLS)
     hosts = set() if whole is None else set(whole.hosts)
@@ -82,6 +88,12 @@ def check_run_share(run: Run, evidence: RunEvidence) -> Iterator[Check]:
     # The CPUs of a simulated node do not run the processes of this machine.
     cpu_use = None if is_twin else _measure_cpu_use(run, evidence, edges)
     if not _is_shared(scopes.values(), evidence, cpu_use):
+        return
+    # The program may follow another one: `sudo docker`, `env A=1 docker`.
+    words = [PurePath(str(word)).name for word in list(run.meta.get("command") or ())[:3]]
+    if program := next((word for word in words if word in STARTED_ELSEWHERE), ""):
+        numbers = {"node_j": whole.energy.value, "low_j": 0.0, "high_j": whole.energy.value}
+        yield Check("shared-node.elsewhere", "note", numbers=numbers, texts={"program": program})
         return
     parts = [device for s in scopes.values() if (device := _measure_gpu(s, evidence, edges)) is not None]
     if cpu_use is not None:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
-from joulelab.run.run_options import RUN_VARIABLE
+from joulelab.core.process_identity import RUN_VARIABLE
 from joulelab.run.workload_registry import make_reference_command
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROC = Path("/proc")
+RUN_VARIABLE = "JOULELAB_RUN"  # the run folder, in the environment of all processes of a workload
 # `hidden`: in another container of this machine; `elsewhere`: maybe on another machine, so its state is unknown.
 ProcessState = Literal["alive", "ended", "hidden", "elsewhere"]
 
@@ -59,6 +60,16 @@ def is_pending(pid: int, signal: int, proc: Path = PROC) -> bool:
     except (OSError, ValueError, IndexError):
         return False
     return any(mask >> (signal - 1) & 1 for mask in masks)
+
+
+def read_run_folder(pid: int, proc: Path = PROC) -> bytes:
+    """Return the folder of the run in which a process was started, by its environment; empty if none is known."""
+    try:
+        variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or is another user's
+        return b""
+    prefix = f"{RUN_VARIABLE}=".encode()
+    return next((one.removeprefix(prefix) for one in variables if one.startswith(prefix)), b"")
 
 
 def _read_stat(pid: int | None, proc: Path) -> list[str] | None:

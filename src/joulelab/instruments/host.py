@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import ReadFailed, Unavailable
+from joulelab.core.process_identity import read_run_folder
 from joulelab.core.spec import Spec, Stream
 from joulelab.instruments.settings import check_keys, seconds, text
 from joulelab.instruments.sysfs import OpenFile
@@ -233,7 +234,7 @@ class ProcessTree:
     """Follow a process and its descendants, found once by their parent and kept until they end.
 
     Each process of the machine is looked at once in its life, members at each reading. A descendant whose parent had
-    ended before both were seen is missed.
+    ended before both were seen is found by its environment, which names the run.
     """
 
     def __init__(self, proc: Path) -> None:
@@ -243,12 +244,14 @@ class ProcessTree:
         self._cpu, self._read, self._written = RisingTotal(), RisingTotal(), RisingTotal()
         self._has_begun = False
         self._joined: list[int] = []
+        self._workload, self._run = "", b""
 
     def follow_process(self, pid: int) -> None:
         """Follow this process from now on."""
         self._known = set()
         self._members = {str(pid): b""}
         self._joined.append(pid)
+        self._workload, self._run = str(pid), b""
 
     def take_joined(self) -> list[int]:
         """Return the processes that were found since the last call."""
@@ -274,6 +277,8 @@ class ProcessTree:
         present = {name for name in os.listdir(self._proc) if name.isdigit()}  # noqa: PTH208 paths cost more
         stats = {name: self._read_stat(name) for name in present - self._known}
         parents = {name: fields[1].decode() for name, fields in stats.items() if fields}
+        for name in self._list_detached(stats):
+            parents[name] = self._workload
         has_joined = True
         while has_joined:
             has_joined = False
@@ -286,6 +291,15 @@ class ProcessTree:
                     has_joined = True
         self._known = present
         self._members = {name: start for name, start in self._members.items() if name in present}
+
+    def _list_detached(self, stats: Mapping[str, list[bytes]]) -> list[str]:
+        """Return the processes that were started in the run of the workload, by members that were never seen."""
+        self._run = self._run or read_run_folder(int(self._workload), self._proc)
+        workload = self._read_stat(self._workload)
+        if not self._run or not workload:
+            return []
+        younger = (n for n, fields in stats.items() if fields and int(fields[19]) >= int(workload[19]))
+        return [n for n in younger if n not in self._members and read_run_folder(int(n), self._proc) == self._run]
 
     def _sum_members(self) -> tuple[float, float, float, float, float]:
         ticks = pages = count = 0

@@ -16,10 +16,10 @@ from IPython.core.inputtransformer2 import cell_magic, leading_empty_lines
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from joulelab.core.clock import monotonic_ns
+from joulelab.core.process_identity import RUN_VARIABLE
 from joulelab.core.text import suggest_name
 from joulelab.run import marking, notebook
 from joulelab.run.measure import measure
-from joulelab.run.run_options import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from joulelab.core.clock import NEVER_NS, NS, monotonic_ns
 from joulelab.core.errors import ConfigError, WorkloadError
+from joulelab.core.process_identity import RUN_VARIABLE
 from joulelab.core.quantity import J_PER_KWH
-from joulelab.run.run_options import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import WORK_INTERVAL_NS, count_local_ranks, current_phase
+from joulelab.core.process_identity import RUN_VARIABLE
 from joulelab.core.text import escape_unprintable
 from joulelab.run import marking
-from joulelab.run.run_options import RUN_VARIABLE, RunOptions, get_host_name, get_runs_folder
+from joulelab.run.run_options import RunOptions, get_host_name, get_runs_folder
 from joulelab.run.session import MeasureSession, join_session, leave_session
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NEVER_NS, NS, monotonic_ns, read_clock_pair
 from joulelab.core.errors import StoreError
-from joulelab.core.process_identity import read_start_ticks
+from joulelab.core.process_identity import RUN_VARIABLE, read_start_ticks
 from joulelab.core.version import __version__
 from joulelab.run.child_process import start_recorder
-from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE, RunOptions, get_host_name, read_offers
+from joulelab.run.run_options import HOST_VARIABLE, RunOptions, get_host_name, read_offers
 from joulelab.store.calibration_files import EVENT as CALIBRATION
 from joulelab.store.calibration_files import load_calibrations
 from joulelab.store.run_folder import create_run, end_run, find_host_dir

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import read_boot_id
 from joulelab.core.errors import StoreError
+from joulelab.core.process_identity import RUN_VARIABLE
 from joulelab.store.documents import read_json
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from joulelab.run.config.meter_choice import MeterChoice
 
 RUNS_VARIABLE = "JOULELAB_RUNS"
-RUN_VARIABLE = "JOULELAB_RUN"
 HOST_VARIABLE = "JOULELAB_HOST"
 # Meters of the configuration load libraries and wait for devices: limits in s, waited for only as long as needed.
 OPEN_S, READY_S = 9.5, 10.0

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import StoreError
-from joulelab.core.process_identity import find_process
-from joulelab.run.run_options import RUN_VARIABLE
+from joulelab.core.process_identity import find_process, read_run_folder
 from joulelab.run.signal_forwarding import ENDING_SIGNALS, ArrivedSignal, SignalBox
 from joulelab.store.documents import read_json
 from joulelab.store.run_folder import list_runs
@@ -52,7 +51,11 @@ def list_processes(slot: Path, proc: Path = PROC) -> list[int]:
         return []
     pids = [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
     family = _list_descendants(_find_slot_process(slot, proc), pids, proc)
-    return [pid for pid in pids if pid != os.getpid() and (pid in family or _read_run(pid, proc) in runs)]
+    return [
+        pid
+        for pid in pids
+        if pid != os.getpid() and (pid in family or read_run_folder(pid, proc).rpartition(b"/")[2] in runs)
+    ]
 
 
 def list_zombies(proc: Path = PROC) -> set[int]:
@@ -117,17 +120,6 @@ def _read_stat(pid: int, proc: Path) -> tuple[str, int]:
     except (OSError, ValueError):
         return "?", 0
     return state, int(parent)
-
-
-def _read_run(pid: int, proc: Path) -> bytes:
-    """Return the id of the run that a process belongs to, empty for none; one that has ended belongs to none."""
-    try:
-        variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return b""
-    prefix = f"{RUN_VARIABLE}=".encode()
-    found = next((v.removeprefix(prefix) for v in variables if v.startswith(prefix)), b"")
-    return found.rpartition(b"/")[2]
 
 
 def end_processes(slot: Path, grace_s: float = ENDING_S, *, wait: Callable[[float], None] = time.sleep) -> bool:

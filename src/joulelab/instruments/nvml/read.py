@@ -7,20 +7,20 @@ import ctypes
 import struct
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from joulelab.core.clock import monotonic_ns
 from joulelab.core.errors import DeviceLost, MeterError
+from joulelab.core.process_identity import PROC, read_run_folder
 from joulelab.instruments.nvml import client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from joulelab.instruments.nvml.client import Gpu, Nvml
 
 NAN: Final = float("nan")
-PROC: Final = Path("/proc")
 SLOW_NS, MOST_SLOW = 5_000_000, 3  # a longer call is slow; after three in a row, it is not called again
 FIRST_US: Final = 1_000_000  # how far back the first reading of the processes' load reaches
 # The columns of a power row, and the NVML fields that fill them, each with a scope: GPU, module or memory.
@@ -176,7 +176,8 @@ class ProcessList:
 class ProcessLoad:
     """Read which share of a GPU's time the workload's processes use, and which all others; both from 0 to 1.
 
-    A process belongs to the workload if its parents lead to it. In a container, NVML may give numbers that are not
+    A process belongs to the workload if its parents lead to it, or if it, or a parent, was started in the same run and
+    has lost its own parents since. In a container, NVML may give numbers that are not
     those of its /proc: if a process is not there, both shares are unknown. A driver that answers slowly is not asked
     again: power is read in the same thread.
     """
@@ -192,6 +193,7 @@ class ProcessLoad:
         self._last_us = 0
         self._slow_calls = 0
         self._is_own: dict[int, bool | None] = {}
+        self._run = b""
 
     def read_shares(self, handle: Any, *, is_used: bool) -> tuple[float, float]:
         """Return both shares since the last reading, NaN if unknown.
@@ -228,17 +230,18 @@ class ProcessLoad:
         return {pid: sum(seen) / len(seen) / 100 for pid, seen in loads.items()}
 
     def _sum_shares(self, shares: Mapping[int, float]) -> tuple[float, float]:
-        self._is_own = {pid: self._is_own.get(pid) or self._is_descendant(pid) for pid in shares}
+        self._is_own = {pid: self._is_own.get(pid) or self._belongs_to_workload(pid) for pid in shares}
         if None in self._is_own.values():
             return NAN, NAN
         own = sum(share for pid, share in shares.items() if self._is_own[pid])
         return min(own, 1.0), min(sum(shares.values()) - own, 1.0)
 
-    def _is_descendant(self, pid: int) -> bool | None:
-        """Return whether a process descends from the workload, None if it is not there."""
+    def _belongs_to_workload(self, pid: int) -> bool | None:
+        """Return whether a process descends from the workload or its run, None if it is not there."""
         first = pid
+        self._run = self._run or read_run_folder(self.workload or 0, self._proc)
         while pid > 1:
-            if pid == self.workload:
+            if pid == self.workload or (self._run and read_run_folder(pid, self._proc) == self._run):
                 return True
             try:
                 # The command may hold spaces and brackets; the rest after the last bracket does not.

@@ -178,7 +178,8 @@ def _add_restart_states(program: _Program, costs: _SlotCosts) -> _Columns:
     """Add slots that the job runs through or pauses throughout, and those in which it starts, resumes, leaves or ends.
 
     A name is what happens at the two ends of the slot: `start_leave` is a slot in which the job starts (late, after
-    waiting) and goes to pause. Those with one word go on in the next slot (`start`, `resume`) or come from the last (`leave`, `end`).
+    waiting) and goes to pause. Those with one word go on in the next slot (`start`, `resume`) or come from the last
+    (`leave`, `end`).
     """
     through, paused = program.add_columns(costs.none, is_whole=True), program.add_columns(costs.pause, is_whole=True)
     start, start_leave = (program.add_columns(costs.until + costs.wait, is_whole=True) for _ in range(2))

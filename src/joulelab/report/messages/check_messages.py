@@ -336,6 +336,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "of the node's {node_j:J}[ ({covers})], this run: {energy_j:J} ({low_j~high_j:J}); others used it too, idle power is divided equally",
         "",
     ),
+    "shared-node.elsewhere": (
+        "note",
+        "of the node's {node_j:J}, the part of this run is not known: {program} starts its processes outside of the run, where they look like those of others",
+        "If nothing else ran on the node, all of it is the run's; else measure the container: joulelab agent",
+    ),
     "shared-node.accounted": (
         "note",
         "of the node's {node_j:J}, this job: [{energy_j:J} by CPU time, ]{reserved_j:J} by reserved CPUs; {jobs:other job} used it too, and the accounting cannot bound its part",

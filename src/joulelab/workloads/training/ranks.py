@@ -16,8 +16,9 @@ import torch.distributed as dist
 from joulelab.core.clock import read_boot_id
 from joulelab.core.errors import ConfigError
 from joulelab.core.marks import read_local_rank
+from joulelab.core.process_identity import RUN_VARIABLE
 from joulelab.run import marking
-from joulelab.run.run_options import HOST_VARIABLE, RUN_VARIABLE
+from joulelab.run.run_options import HOST_VARIABLE
 from joulelab.workloads.training.launch import (
     TORCHRUN,
     count_sharers,

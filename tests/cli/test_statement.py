@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.report.synthetic import make_run
+from tests.report.synthetic import STARTED, make_run
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -40,11 +40,17 @@ def test_the_site_of_now_is_used_for_runs_without_one(call: Call, run: Path) -> 
 
 
 def test_energies_of_several_runs_are_added(call: Call, run: Path, runs: Path) -> None:
-    other = make_run(runs)
+    other = make_run(runs, started={**STARTED, "utc_ns": STARTED["utc_ns"] + 60 * 10**9})
     found = json.loads(call("statement", run, other, "--json").stdout)
     assert found["energy_kwh"]["value"] == pytest.approx(2 * 6900 / 3.6e6, rel=0.02)
     report = json.loads(call("statement", run, other, "--format", "boamps", *BOAMPS).stdout)
     assert len(report["measures"]) == 2
+
+
+def test_runs_that_overlap_are_refused(fail: Fail, run: Path, runs: Path) -> None:
+    failure = fail("statement", run, make_run(runs), code=1)
+    assert failure.code == "store.overlapping-runs"
+    assert failure.next
 
 
 @every_row(

@@ -13,7 +13,7 @@ from tests.report.latex import list_latex_tables
 from tests.report.synthetic import epochs, make_run
 from tests.worded import assert_note_worded
 
-from joulelab.analysis.result import GpuLoad, Result
+from joulelab.analysis.result import Check, GpuLoad, Result
 from joulelab.analysis.results_file import load_result
 from joulelab.report.comparison import compare_runs, write_comparison
 from joulelab.report.group_comparison import RunGroup, _word_pair, compare_groups, lay_out_groups, write_groups
@@ -93,6 +93,19 @@ def test_runs_that_failed_and_work_that_lacks_are_named(base: Result) -> None:
         texts = {note.code: assert_note_worded(note, COMPARISON) or note.texts for note in found}
         assert texts["runs-not-succeeded"] == {"names": (f"{broken.run} (exit 3)",)}
         assert texts["work-lacking"] == {"kinds": "samples"}
+
+
+def test_runs_on_a_shared_node_are_named(base: Result) -> None:
+    a, b = make_groups(base)
+    check = Check("shared-node", "note", numbers={"node_j": 9.0, "energy_j": 4.0, "low_j": 3.0, "high_j": 5.0})
+    shared = replace(b.runs[0], checks=(check,))
+    for found in (
+        compare_groups(a, replace(b, runs=(shared, *b.runs[1:]))).notes,
+        compare_runs(base, shared).list_notes(),
+    ):
+        (note,) = (note for note in found if note.code == "runs-shared")
+        assert_note_worded(note, COMPARISON)
+        assert note.texts == {"names": (shared.run,), "run": shared.run}
 
 
 def test_words_instead_of_a_figure_have_no_unit(base: Result) -> None:

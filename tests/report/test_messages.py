@@ -38,9 +38,9 @@ MEANS = "Mean ± standard deviation of"
 
 CODES = """
 check-failed config.missing-field config.no-intensity config.no-work config.wrong-field data-differ different-devices
-executor gate-progress in-step one-run-each one-run-group other-twin points-differ
-runs-left-out runs-not-succeeded runs-without-energy same-devices same-devices.groups simulated simulated-differ
-store.mixed-runs store.no-energy store.no-host store.still-recording work-lacking
+executor gate-progress in-step one-run-each one-run-group other-twin points-differ runs-left-out runs-not-succeeded
+runs-shared runs-without-energy same-devices same-devices.groups simulated simulated-differ
+store.mixed-runs store.no-energy store.no-host store.overlapping-runs store.still-recording work-lacking
 """
 
 

@@ -12,6 +12,7 @@ from joulelab.cli.parameters import format_examples, json_option, runs_option, s
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
     from joulelab.analysis.result import Result
     from joulelab.report.citation import MethodFacts
@@ -58,8 +59,13 @@ def command(targets: tuple[str, ...], form: str, as_json: bool, runs: Path, stud
         click.echo(write_citation(sentences, form), nl=False)
 
 
-def gather_named_runs(targets: tuple[str, ...], runs: Path, studies: Path) -> tuple[list[Result], MethodFacts]:
-    """Read the runs that words name, or those of a study, and how they were measured. Raises JoulelabError."""
+def gather_named_runs(
+    targets: tuple[str, ...], runs: Path, studies: Path
+) -> tuple[list[Result], MethodFacts, list[dict[str, Any]]]:
+    """Read the runs that words name, or those of a study: results, how they were measured, and each `run.json`.
+
+    Raises JoulelabError.
+    """
     from joulelab.analysis.results_file import load_result
     from joulelab.cli.report import find_target
     from joulelab.core.errors import StoreError
@@ -83,7 +89,8 @@ def gather_named_runs(targets: tuple[str, ...], runs: Path, studies: Path) -> tu
         for folder in folders:
             results.append(load_result(folder))
             step()
-    return results, gather_methods(results, [read_meta(folder) for folder in folders], study)
+    metas = [read_meta(folder) for folder in folders]
+    return results, gather_methods(results, metas, study), metas
 
 
 def _list_study_runs(study: Study) -> list[list[Path]]:

@@ -55,7 +55,9 @@ EXAMPLES = format_examples(
 @click.option("--data", multiple=True, metavar="USE:TYPE", help="Data: input:text, output:image, ...; repeatable.")
 @click.option("--infra", "infrastructure", type=click.Choice(INFRASTRUCTURES), metavar="KIND", help=INFRASTRUCTURE_HELP)
 @click.option("--per", default="", metavar="KIND", help="Unit of work.  [default: the work of the runs]")
-@click.option("--embodied", "embodied_kg", type=POSITIVE, metavar="KG", help="CO2e of making all nodes, in kg.")
+@click.option(
+    "--embodied", "embodied_kg", type=POSITIVE, metavar="KG", help="CO2e of making all used nodes together, in kg."
+)
 @click.option("--lifetime", "lifetime_years", type=POSITIVE, metavar="YEARS", help="Lifetime of the nodes.")
 @json_option
 @runs_option
@@ -78,9 +80,9 @@ def command(targets: tuple[str, ...], form: str, as_json: bool, runs: Path, stud
     )
 
     stated = StatedFields(**given | {"infrastructure": given["infrastructure"] or ""})
-    results, methods = gather_named_runs(targets or ("last",), runs, studies)
+    results, methods, metas = gather_named_runs(targets or ("last",), runs, studies)
     site = load_current_site()
-    facts = gather_statement([result.with_site(site) for result in results], methods)
+    facts = gather_statement([result.with_site(site) for result in results], methods, metas)
     if form == "boamps":
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
         print_json(make_boamps_report(facts, stated, now))

@@ -16,7 +16,7 @@ from joulelab.report import format as fmt
 from joulelab.report.footprint_text import format_cost, scale_co2e, word_basis, word_source
 from joulelab.report.messages import COMPARISON, set_command_apart, word_notes
 from joulelab.report.run_rows import list_phase_rows
-from joulelab.report.run_summary import MOST_NOTES, name_ending
+from joulelab.report.run_summary import MOST_NOTES, SHARED, name_ending
 from joulelab.report.tables import (
     DOCUMENT_FORMATS,
     GAP,
@@ -223,9 +223,11 @@ def is_success(run: Result) -> bool:
 
 
 def note_unlike_runs(runs: Sequence[Result]) -> list[Note]:
-    """Note runs that did not succeed, and kinds of work that not all runs report."""
+    """Note runs that did not succeed or shared their node, and kinds of work that not all runs report."""
     failed = tuple(f"{run.run} ({name_ending(run)})" for run in runs if not is_success(run))
     notes = [Note("runs-not-succeeded", texts={"names": failed})] if failed else []
+    shared = tuple(run.run for run in runs if any(check.code.startswith(SHARED) for check in run.checks))
+    notes += [Note("runs-shared", texts={"names": shared, "run": shared[0]})] if shared else []
     kinds = [list_figure_kinds(run.work) for run in runs]
     lacking = dict.fromkeys(kind for own in kinds for kind in own if not all(kind in each for each in kinds))
     return [*notes, Note("work-lacking", texts={"kinds": " and ".join(lacking)})] if lacking else notes

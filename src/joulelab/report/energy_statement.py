@@ -14,6 +14,7 @@ methods in detail.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,17 +22,19 @@ from typing import TYPE_CHECKING, Any
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity, add_quantities, round_interval
 from joulelab.core.scope import find_family
-from joulelab.core.text import name_one
+from joulelab.core.text import SERVED_TWIN, name_one
 from joulelab.core.version import __version__
 from joulelab.report import format as fmt
-from joulelab.report.citation import METER_NAMES, TOOL_NAMES, MethodFacts, list_counted_scopes
+from joulelab.report.citation import METER_NAMES, OUTSIDE, TOOL_NAMES, MethodFacts, list_counted_scopes
 from joulelab.report.footprint_text import format_co2e, word_source
-from joulelab.report.run_summary import choose_work_kinds, format_energy
+from joulelab.report.messages import word_check
+from joulelab.report.run_summary import SHARED, choose_work_kinds, format_energy
+from joulelab.store.imported import NO_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from joulelab.analysis.result import Result
+    from joulelab.analysis.result import Check, Result
     from joulelab.site.footprint import Site
 
 SITE_COMMAND = "joulelab site --zone DE"
@@ -44,6 +47,7 @@ DATA_USES = ("input", "output")
 DATA_TYPES = ("tabular", "audio", "boolean", "image", "video", "object", "text", "token", "word", "other")
 QUALITIES = ((0.10, "high"), (0.25, "medium"), (0.50, "low"))  # of BoAmps, by the largest relative interval
 FLOP = "FLOP"
+LONGEST_OVERLAP_S = 1.0  # runs that follow each other may overlap this much
 AI_ACT = "EU AI Act, Annex XI, section 1, point 2"
 ACCURACY_WORDS = {"datasheet": "accuracy by its data sheet", "calibrated": "calibrated", "assumed": "accuracy assumed"}
 
@@ -67,17 +71,20 @@ class Hardware:
 class StatementFacts:
     """Hold the sums over runs: energy (J), CO2e (kg, with PUE; None without an intensity), hours, hardware, work.
 
-    `site_energy` is the energy times the PUE of each run's site. `work` has the kinds that every run reported.
+    `site_energy` is the energy times the PUE of each run's site; `by_pue` has the energy of the runs with each PUE.
+    `work` has the kinds that every run reported. `hosts` counts nodes, `node_s` is the time of all of them (s).
     """
 
     methods: MethodFacts
     results: tuple[Result, ...]
     energy: Quantity
     site_energy: Quantity
+    by_pue: Mapping[float, Quantity]
     co2e_kg: Quantity | None
     sites: tuple[Site, ...]
     hardware: tuple[Hardware, ...]
     hosts: int
+    node_s: float
     duration_s: float
     work: Mapping[str, float]
     is_estimate: bool
@@ -86,6 +93,11 @@ class StatementFacts:
     def verb(self) -> str:
         """Return how the energy is known."""
         return "simulated" if self.methods.simulated else "estimated" if self.is_estimate else "measured"
+
+    @property
+    def shares(self) -> list[tuple[Result, Check]]:
+        """Return the runs on a node that others used, too, with the check that has their part."""
+        return [(r, check) for r in self.results for check in r.checks if check.code.startswith(SHARED)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +120,14 @@ class StatedFields:
     per: str = ""
 
 
-def gather_statement(results: Sequence[Result], methods: MethodFacts) -> StatementFacts:
-    """Add up runs. Raises StoreError for a run without an energy or without an end: a sum would be too low."""
+def gather_statement(
+    results: Sequence[Result], methods: MethodFacts, metas: Sequence[Mapping[str, Any]] = ()
+) -> StatementFacts:
+    """Add up runs; `metas` are the contents of their `run.json`, in the same order.
+
+    Raises StoreError for a run without an energy or without an end, because a sum would be too low, and for runs at the
+    same time on the same node, because it would be too high.
+    """
     for result in results:
         if result.state == "live":
             then = "wait for its end"
@@ -125,6 +143,7 @@ def gather_statement(results: Sequence[Result], methods: MethodFacts) -> Stateme
         simulated = next(result.run for result in results if result.twin)
         what, then = "simulated and measured energies are not added", "state them apart"
         raise StoreError(what, where=simulated, why="this run is simulated", next=then, code="store.mixed-runs")
+    _refuse_overlaps(results, metas)
     known = [(result, result.energy) for result in results if result.energy is not None]
     energies = [energy.tagged(result.run, keep=METER_ERRORS) for result, energy in known]
     prints = [result.footprint for result in results]
@@ -137,19 +156,60 @@ def gather_statement(results: Sequence[Result], methods: MethodFacts) -> Stateme
     pues = [1.0 if result.site is None else result.site.pue for result in results]
     kinds = [kind for kind in results[0].work if all(kind in result.work for result in results)]
     scopes = [scope for result in results for scope in list_counted_scopes(result)]
+    by_pue = {
+        pue: add_quantities(energy for energy, own in zip(energies, pues, strict=True) if own == pue)
+        for pue in dict.fromkeys(pues)
+    }
     return StatementFacts(
         methods=methods,
         results=tuple(results),
         energy=add_quantities(energies),
-        site_energy=add_quantities(energy * pue for energy, pue in zip(energies, pues, strict=True)),
+        site_energy=add_quantities(energy * pue for pue, energy in by_pue.items()),
+        by_pue=by_pue,
         co2e_kg=add_quantities(masses) if len(masses) == len(results) else None,
         sites=tuple(dict.fromkeys(sites)),
         hardware=_list_hardware(results),
         hosts=len({scope.host for scope in scopes}),
+        node_s=sum(result.duration_s * len(_list_hosts(result)) for result in results),
         duration_s=sum(result.duration_s for result in results),
         work={kind: sum(result.work[kind] for result in results) for kind in kinds},
         is_estimate=any(scope.estimate for scope in scopes),
     )
+
+
+def _list_hosts(result: Result) -> set[str]:
+    return {scope.host for scope in list_counted_scopes(result)}
+
+
+def _refuse_overlaps(results: Sequence[Result], metas: Sequence[Mapping[str, Any]]) -> None:
+    """Raise StoreError if two runs measured one node at the same time; boot ids tell nodes of the same name apart."""
+    spans = []
+    for place, (result, meta) in enumerate(zip(results, metas or [{}] * len(results), strict=True)):
+        # Virtual time is no time of a node, and an imported run that names no host can be of any node.
+        if not result.start_utc or result.twin not in ("", SERVED_TWIN):
+            continue
+        start_s = dt.datetime.fromisoformat(result.start_utc).timestamp()
+        boot, twin = (meta.get("started") or {}).get("boot_id"), (meta.get("environment") or {}).get("JOULELAB_TWIN")
+        machine = f"{boot} {twin}" if boot and boot != NO_HOST else ""
+        for host in _list_hosts(result) - {NO_HOST}:
+            known = machine if host == result.host else ""
+            spans.append((start_s, start_s + result.duration_s, place, host, known, result.run))
+    spans.sort()
+    for k, (_, end_s, place, host, machine, run) in enumerate(spans):
+        for start_s, later_end_s, other_place, other_host, other_machine, other in spans[k + 1 :]:
+            if start_s >= end_s:
+                break
+            overlap_s = min(end_s, later_end_s) - start_s
+            is_same = machine == other_machine if machine and other_machine else host == other_host
+            if is_same and place != other_place and overlap_s > LONGEST_OVERLAP_S:
+                both = f"both measured {other_host} during the same {fmt.format_duration(overlap_s)}"
+                raise StoreError(
+                    "runs that overlap are not added",
+                    where=f"{run}, {other}",
+                    why=f"{both}, so its energy and time would count twice",
+                    next="state them one by one, or only runs that did not overlap",
+                    code="store.overlapping-runs",
+                )
 
 
 def _list_hardware(results: Sequence[Result]) -> tuple[Hardware, ...]:
@@ -201,11 +261,37 @@ def _word_source(facts: StatementFacts) -> str:
     if facts.methods.simulated:
         first = f"simulated ({facts.methods.simulated}), nothing was measured; joulelab {version}"
     energy = f"{format_energy(facts.energy)} by {', '.join(_list_meter_names(facts))}"
-    rates = "; ".join(
+    rates = dict.fromkeys(
         word_source(site) + (f"; PUE {fmt.format_plain(site.pue)}" if site.pue != 1 else "") for site in facts.sites
     )
-    lacks = f"; not measured: {'; '.join(facts.methods.left_out)}" if facts.methods.left_out else ""
-    return f"{first}: {energy}; {format_co2e(co2e, has_interval=True)} CO2e at {rates}{lacks}"
+    rest = "; ".join(part for part in (*rates, _word_present_site(facts), *_list_limits(facts)) if part)
+    return f"{first}: {energy}; {format_co2e(co2e, has_interval=True)} CO2e at {rest}"
+
+
+def _list_limits(facts: StatementFacts) -> list[str]:
+    """Return why the figure is not the energy of the work alone: parts without a meter, others on the node."""
+    lacks, share = facts.methods.left_out, _word_shares(facts)
+    return [*([f"not measured: {'; '.join(lacks)}"] if lacks else []), *([f"shared: {share}"] if share else [])]
+
+
+def _word_shares(facts: StatementFacts) -> str:
+    """Return the part of the runs in the energy of nodes that others used, too; empty if nobody did."""
+    checks = [check for _, check in facts.shares]
+    if not checks or len(facts.results) == 1:
+        return "; ".join(word_check(check).text for check in checks)
+    node, low, high = (fmt.format_joules(sum(c.numbers[n] for c in checks)) for n in ("node_j", "low_j", "high_j"))
+    part = f"{low} to {high}"
+    if all("energy_j" in check.numbers for check in checks):
+        part = f"{fmt.format_joules(sum(check.numbers['energy_j'] for check in checks))} ({part})"
+    used = f"others used the node too in {len(checks)} of {len(facts.results)} runs"
+    return f"{used}: of the node's {node} in these, the runs: {part}"
+
+
+def _word_present_site(facts: StatementFacts) -> str:
+    """Return that runs recorded no site and have the one of now; empty if all recorded theirs."""
+    count = sum(r.site is not None and not r.site.is_empty and not r.site.is_recorded for r in facts.results)
+    runs = "the run" if len(facts.results) == 1 else f"{count} of {len(facts.results)} runs"
+    return f"{runs} recorded no site, so that of now is used" if count else ""
 
 
 def _list_meter_names(facts: StatementFacts) -> list[str]:
@@ -244,8 +330,9 @@ def make_boamps_report(facts: StatementFacts, stated: StatedFields, now: str) ->
         task["measuredAccuracy"] = accuracy
     if "requests" in facts.work:
         task["nbRequest"] = facts.work["requests"]
-    if facts.methods.simulated:
-        task["taskDescription"] = f"simulated ({facts.methods.simulated}); nothing was measured"
+    simulated = [f"simulated ({facts.methods.simulated}); nothing was measured"] if facts.methods.simulated else []
+    if remarks := [*simulated, *_list_limits(facts)]:
+        task["taskDescription"] = ". ".join(remarks)
     report: dict[str, Any] = {
         "header": {"reportDatetime": now},
         "task": task,
@@ -258,7 +345,9 @@ def make_boamps_report(facts: StatementFacts, stated: StatedFields, now: str) ->
         if named[0].g_per_kwh is not None:
             environment["powerSourceCarbonIntensity"] = named[0].g_per_kwh
         report["environment"] = environment
-    relative = facts.energy.relative
+    # It is the error of the task's energy, which is not known if parts of the node lack or others used it, too.
+    is_whole = all(part.startswith(OUTSIDE) for part in facts.methods.left_out) and not facts.shares
+    relative = facts.energy.relative if is_whole else None
     quality = None if relative is None else next((name for most, name in QUALITIES if relative <= most), None)
     return report | ({"quality": quality} if quality else {})
 
@@ -359,8 +448,8 @@ def compute_sci(facts: StatementFacts, stated: StatedFields) -> CarbonIntensityS
     if stated.embodied_kg is None or stated.lifetime_years is None:
         missing["M"] = "--embodied KG --lifetime YEARS"
     else:
-        share = facts.duration_s / (stated.lifetime_years * SECONDS_PER_YEAR)
-        embodied_g = stated.embodied_kg * 1e3 * share
+        node_kg = stated.embodied_kg / max(facts.hosts, 1)
+        embodied_g = node_kg * 1e3 * facts.node_s / (stated.lifetime_years * SECONDS_PER_YEAR)
     operational_g = None if facts.co2e_kg is None else facts.co2e_kg * 1e3
     kwh = facts.site_energy.kwh
     return CarbonIntensityScore(kwh, operational_g, embodied_g, name_one(unit), amounts[unit], missing)
@@ -370,21 +459,22 @@ def list_sci_facts(facts: StatementFacts, stated: StatedFields) -> list[tuple[st
     """Return the SCI as labelled lines, the answer first."""
     found = compute_sci(facts, stated)
     lines = [("SCI", _word_score(found))]
-    pues = dict.fromkeys(site.pue for site in facts.sites)
-    pue = (
-        f" x PUE {', '.join(map(fmt.format_plain, pues))} = {_format_kwh(found.energy_kwh)}"
-        if set(pues) - {1.0}
-        else ""
-    )
-    covers = f"; not measured: {'; '.join(facts.methods.left_out)}" if facts.methods.left_out else ""
-    lines.append(("E", f"{_format_kwh(facts.energy.kwh)} {facts.verb}{pue}{covers}"))
-    rates = "; ".join(word_source(site) for site in facts.sites if site.g_per_kwh is not None)
-    lines.append(("I", f"annual average, location-based: {rates}" if rates else f"missing: {SITE_COMMAND}"))
+    energy = f"{_format_kwh(facts.energy.kwh)} {facts.verb}"
+    if len(facts.by_pue) > 1:
+        parts = [f"{_format_kwh(part.kwh)} x PUE {fmt.format_plain(pue)}" for pue, part in facts.by_pue.items()]
+        energy += f"; {' + '.join(parts)} = {_format_kwh(found.energy_kwh)}"
+    elif (pue := next(iter(facts.by_pue))) != 1:
+        energy += f" x PUE {fmt.format_plain(pue)} = {_format_kwh(found.energy_kwh)}"
+    lines.append(("E", "; ".join([energy, *_list_limits(facts)])))
+    rates = list(dict.fromkeys(word_source(site) for site in facts.sites if site.g_per_kwh is not None))
+    rates += [present] if rates and (present := _word_present_site(facts)) else []
+    lines.append(("I", f"annual average, location-based: {'; '.join(rates)}" if rates else f"missing: {SITE_COMMAND}"))
     if found.embodied_g is None:
         lines.append(("M", f"missing: {found.missing['M']} (CO2e of making the nodes)"))
     else:
         years, kg = fmt.format_plain(stated.lifetime_years or 0.0), fmt.format_plain(stated.embodied_kg or 0.0)
-        used = f"{kg} kg over {years} years, used for {fmt.format_duration(facts.duration_s)}"
+        nodes = (f" for {facts.hosts} nodes", ", times of all nodes added") if facts.hosts > 1 else ("", "")
+        used = f"{kg} kg{nodes[0]} over {years} years, used for {fmt.format_duration(facts.node_s)}{nodes[1]}"
         lines.append(("M", f"{fmt.format_rough(found.embodied_g, 'g')} CO2e: {used}"))
     units = found.unit if found.amount == 1 else f"{found.unit}s"
     lines.append(("R", f"{fmt.format_amount(found.amount)} {units}"))
@@ -417,6 +507,7 @@ def list_text_facts(facts: StatementFacts) -> list[tuple[str, str]]:
     if methods.simulated:
         lines.append(("simulated", f"{methods.simulated}; nothing was measured on real hardware"))
     lines.append(("energy", f"{format_energy(facts.energy, estimate=facts.is_estimate)}, {facts.verb}"))
+    lines += [("share", share)] if (share := _word_shares(facts)) else []
     lines.append(("CO2e", _word_co2e(facts)))
     count = f"{len(facts.results)} runs, " if len(facts.results) > 1 else ""
     nodes = f" on {facts.hosts} {'node' if facts.hosts == 1 else 'nodes'}" if facts.hosts else ""
@@ -434,8 +525,9 @@ def list_text_facts(facts: StatementFacts) -> list[tuple[str, str]]:
 def _word_co2e(facts: StatementFacts) -> str:
     if facts.co2e_kg is None:
         return f"not known: {SITE_COMMAND}"
-    rates = "; ".join(f"{word_source(site)}, PUE {fmt.format_plain(site.pue)}" for site in facts.sites)
-    return f"{format_co2e(facts.co2e_kg, has_interval=True)} ({rates})"
+    rates = list(dict.fromkeys(f"{word_source(site)}, PUE {fmt.format_plain(site.pue)}" for site in facts.sites))
+    rates += [present] if (present := _word_present_site(facts)) else []
+    return f"{format_co2e(facts.co2e_kg, has_interval=True)} ({'; '.join(rates)})"
 
 
 def _word_meters(facts: StatementFacts) -> Iterator[str]:
@@ -468,6 +560,7 @@ def list_ai_act_facts(facts: StatementFacts) -> list[tuple[str, str, str]]:
     if facts.methods.simulated:
         answer = f"not known: these runs are simulated ({energy})"
     parts = f"; it lacks {'; '.join(facts.methods.left_out)}" if facts.methods.left_out else ""
+    parts += f"; shared: {share}" if (share := _word_shares(facts)) else ""
     return [
         ("(d)", "floating-point operations", compute),
         ("(d)", "training time", f"{fmt.format_duration(facts.duration_s)}{f' on {hardware}' if hardware else ''}"),
@@ -488,6 +581,8 @@ def describe_statement(facts: StatementFacts, stated: StatedFields) -> dict[str,
         "duration_s": facts.duration_s,
         "hardware": [asdict(one) for one in facts.hardware],
         "nodes": facts.hosts,
+        "node_s": facts.node_s,
+        "shared": [{"run": r.run, "code": c.code, **c.numbers, **c.texts} for r, c in facts.shares],
         "work": dict(facts.work),
         "sites": [site.to_json() for site in facts.sites],
         "not_measured": list(facts.methods.left_out),

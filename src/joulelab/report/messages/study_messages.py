@@ -242,6 +242,11 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
         "! Compared although not all runs succeeded: {names}.",
         "List the runs with their outcome: joulelab ls",
     ),
+    "runs-shared": (
+        "warning",
+        "! Others used the node too, so these energies are not of the run alone: {names}.",
+        "See the part of the run: joulelab show {run}",
+    ),
     "work-lacking": ("note", "Not all runs report {kinds}, so they are not compared per unit of it.", ""),
     "runs-left-out": ("note", "{runs:run} left out: failed, stopped or still running.", ""),
     "runs-without-energy": ("note", "{runs:run} without a total energy, not counted.", "See why: joulelab show {run}"),

@@ -88,6 +88,84 @@ SECRETS = [
     ["sh", "-c", f"sshpass -p {SECRET} ssh -p 22 host nvidia-smi"],
     ["bash", "-c", f"export OPENAI_KEY={SECRET}; python -u train.py"],
     ["joulelab", "serving", "load", "--label", f"token={SECRET}", "--header", f"authorization=Bearer {SECRET}"],
+    # names that contain a word about tokens of a text, or begin like one
+    *(
+        ["env", f"{name}={SECRET}", "x"]
+        for name in (
+            "NPM_TOKEN",
+            "NEPTUNE_API_TOKEN",
+            "NETLIFY_AUTH_TOKEN",
+            "NOTION_TOKEN",
+            "NVIDIA_API_TOKEN",
+            "MINIO_TOKEN",
+            "INPUT_GITHUB_TOKEN",
+            "SEQERA_ACCESS_TOKEN",
+            "NEW_TOKEN",
+            "MAX_TOKEN",
+            "AUTHOR_SECRET",
+            "COAUTHOR_PASSWORD",
+            "TOKENIZER_API_KEY",
+            "AUTHOR_TOKEN",
+            "MAX_TOKENS_SECRET",
+            "TOKEN_TYPE_PASSWORD",
+        )
+    ),
+    ["docker", "run", "-e", f"NPM_TOKEN={SECRET}"],
+    ["docker", "build", f"--build-arg=NPM_TOKEN={SECRET}"],
+    ["bash", "-c", f"export NGC_TOKEN={SECRET}; true"],
+    ["jupyter", "lab", f"--NotebookApp.token={SECRET}"],
+    # other names
+    *(
+        ["run", f"--{name}", SECRET]
+        for name in (
+            "authkey",
+            "authtoken",
+            "apitoken",
+            "requirepass",
+            "dbpassword",
+            "userpass",
+            "pw",
+            "rootpw",
+            "openai_key",
+            "passkey",
+            "token-type-secret",
+        )
+    ),
+    *(["env", f"{name}={SECRET}"] for name in ("DB_PW", "PASSWORD2", "PGPASSWORD2", "GITHUB_PAT", "CREDS")),
+    ["java", f"-Dpassword={SECRET}", "-jar", "a"],
+    *(["curl", f"https://example.org/?a=1&{name}={SECRET}&b=2"] for name in ("key", "sig", "pw")),
+    ["helm", "upgrade", "--set", f"adminPw={SECRET}"],
+    # scripts, texts and addresses
+    ["bash", "-c", f"mysql\t-p{SECRET}"],
+    ["bash", "-c", f"mysql<dump.sql -p{SECRET} db"],
+    ["bash", "-c", f"train --verbose --token {SECRET}"],
+    ["bash", "-c", f"echo {SECRET} | docker login --password-stdin"],
+    ["bash", "-c", f"printf '%s' '{SECRET}' | sudo -S reboot"],
+    ["curl", f"-sSuuser:{SECRET}"],
+    ["curl", "-d", '{"password":"ab\\"' + SECRET + '"}'],
+    ["bash", "-c", 'curl -d "{\\"password\\":\\"' + SECRET + '\\"}"'],
+    ["git", "clone", f"https://user:p/{SECRET}@example.org/x.git"],
+    ["run", f"path=token={SECRET}"],
+    # options of programs
+    ["gh", "secret", "set", "NAME", "--body", SECRET],
+    ["gh", "secret", "set", "NAME", f"-b{SECRET}"],
+    ["glab", "auth", "login", "-t", SECRET],
+    ["oc", "login", "-u", "me", "-p", SECRET, "host"],
+    ["kubectl", "create", "secret", "generic", "x", f"--from-literal=foo={SECRET}"],
+    ["kubectl", "create", "secret", "generic", "x", "--from-literal", f"foo={SECRET}"],
+    ["aws", "ssm", "put-parameter", "--name", "/db", "--value", SECRET, "--type", "SecureString"],
+    ["az", "keyvault", "secret", "set", "--name", "x", "--value", SECRET],
+    ["mpirun", "-genv", "OMP_NUM_THREADS", "4", "-genv", "HF_TOKEN", SECRET, "python", "train.py"],
+    ["ngrok", "authtoken", SECRET],
+    ["ngrok", "config", "add-authtoken", SECRET],
+    ["vastai", "set", "api-key", SECRET],
+    ["rclone", "config", "create", "r", "s3", "secret_access_key", SECRET],
+    ["mc", "alias", "set", "m", "http://host", "access", SECRET],
+    ["http", "-A", "bearer", "-a", SECRET, "example.org"],
+    ["ab", "-A", f"me:{SECRET}", "http://host/"],
+    ["hey", "-a", f"me:{SECRET}", "http://host/"],
+    ["htpasswd", "-b", "file", "me", SECRET],
+    ["sqlplus", f"me/{SECRET}@db"],
 ]
 TOKENS = [
     "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ123456",
@@ -161,6 +239,17 @@ HARMLESS = [
     ],
     ["docker", "run", "image@sha256:0123456789abcdeffedcba98765432100a1b2c3d0123456789abcdef01234567"],
     ["sh", "-c", "curl -sS https://example.org | python -u train.py -p 8080; mkdir -p x"],
+    ["run", "--max-new-tokens", "128", "--tokenizer", "gpt2", "--pad_token_id", "0", "--num-tokens=5", "author=me"],
+    ["run", "--maxNewTokens", "128", "--stop-tokens", "</s>,<eos>", "--pad_token=<pad>", "--image-token", "<image>"],
+    ["vllm", "--max-num-batched-tokens", "8192", "--num_speculative_tokens=5", "--add_special_tokens", "false"],
+    ["env", "MAX_TOKENS=512", "MAX_TOKEN=512", "N_TOKENS=1e9", "TOKENIZERS_PARALLELISM=false", "TOKENIZER=gpt2"],
+    ["sh", "-c", "train --max-tokens $N --use-token --lr 1 < in.txt > out.txt; echo done | tee log"],
+    ["run", "--lowpass", "8000", "--sort-key", "name", "--image_key", "jpg", "--pw-conv", "64", "--path", "x/pat.txt"],
+    ["pip", "install", "git+https://github.com/org/repo@v1.2", "https://host:8080/pkg@1.2.3"],
+    ["mpirun", "-genv", "OMP_NUM_THREADS", "4", "-x", "HF_TOKEN", "python", "train.py"],
+    ["kubectl", "create", "configmap", "x", "--from-literal=lr=0.1"],
+    ["gh", "pr", "create", "--body", "text"],
+    ["sh", "-c", "grep ab -A 3 log"],
 ]
 
 
@@ -183,6 +272,16 @@ def test_labels_hold_no_secrets() -> None:
     given |= {"commit": "0123456789abcdeffedcba98765432100a1b2c3d", "note": f"log in by --password {SECRET}"}
     kept = {"token": "***", "api_key": "***", "url": "https://***@host/x", "note": "log in by --password ***"}
     assert redact_labels({**given, "count": 3}) == {**given, **kept, "count": 3}
+    given = {"NPM_TOKEN": SECRET, "note": f"curl -u me:{SECRET} x", "why": "max tokens of a zip file: 4"}
+    assert redact_labels(given) == {**given, "NPM_TOKEN": "***", "note": "curl -u me:*** x"}
+
+
+@every_row(
+    "part", ["a=", "x://a:b/", "echo ", '\\"a=', "--a ", "token_id=", "a_token", "A_", "-", " ", "KEY", "'", "pw."]
+)
+def test_long_texts_take_no_longer_than_their_length(part: str) -> None:
+    text = part * (100_000 // len(part))
+    assert len(redact_command(["sh", "-c", text])) == 3  # a quadratic search would take minutes
 
 
 @given(st.lists(st.text()))

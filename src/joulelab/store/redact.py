@@ -30,12 +30,13 @@ ENVIRONMENT = (
 
 # Options by which programs take a secret although their names do not say so. WHOLE: the next word is secret, or the
 # rest of the same word. GLUED: only the rest of the same word (`mysql -p db` asks for the password of the database db).
-# PLAIN: the next word is no secret, and no program either. Any other text separates a user, which stays, from the
-# secret. `docker login` are the options of that subcommand.
-WHOLE, GLUED, PLAIN = "whole", "glued", "plain"
+# PLAIN: the next word is no secret, and no program either. NAMED: the next word is a name, and its value follows. Any
+# other text separates a user, which stays, from the secret. `docker login` are the options of that subcommand.
+WHOLE, GLUED, PLAIN, NAMED = "whole", "glued", "plain", "named"
 _LDAP = ("ldapsearch", "ldapmodify", "ldapadd", "ldapdelete", "ldapcompare", "ldapwhoami", "ldappasswd")
 _LOGINS = ("docker login", "podman login", "nerdctl login", "buildah login", "skopeo login", "helm login",
-           "oras login", "crane login", "az login", "twine upload", "poetry publish", "cqlsh", "yt-dlp", "rdesktop")
+           "oras login", "crane login", "az login", "oc login", "twine upload", "poetry publish", "cqlsh", "yt-dlp",
+           "rdesktop")
 _MONGO = ("mongo", "mongosh", "mongodump", "mongorestore", "mongoexport", "mongoimport")
 _MYSQL = ("mysql", "mysqldump", "mysqladmin", "mysqlimport", "mysqlshow", "mysqlcheck", "mysqlslap", "mariadb",
           "mariadb-dump", "mariadb-admin", "mycli")
@@ -43,7 +44,9 @@ _FREEIPMI = ("ipmi-sensors", "ipmi-dcmi", "ipmi-raw", "ipmi-oem", "ipmi-chassis"
 _SNMP = ("snmpget", "snmpgetnext", "snmpwalk", "snmpbulkget", "snmpbulkwalk", "snmpset", "snmptable", "snmpstatus")
 _TABLE: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     (("curl",), {"-u": ":", "--user": ":", "-U": ":", "--proxy-user": ":", "-E": ":", "--cert": ":", "-b": WHOLE}),
-    (("http", "https", "xh"), {"-a": ":"}),
+    (("http", "https", "xh"), {"-a": WHOLE, "-A": PLAIN}),
+    (("ab",), {"-A": ":", "-P": ":"}),
+    (("hey", "oha"), {"-a": ":"}),
     (("lftp",), {"-u": ","}),
     (("smbclient", "rpcclient"), {"-U": "%", "--user": "%"}),
     (("sshpass",), {"-p": WHOLE, "-vp": WHOLE, "-P": PLAIN, "-f": PLAIN, "-d": PLAIN}),
@@ -53,6 +56,12 @@ _TABLE: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     (("wandb login",), {"--host": PLAIN}),
     (("vault login",), dict.fromkeys(("-method", "-path", "-field", "-format", "-address", "-namespace"), PLAIN)),
     (("uv publish",), {"-p": WHOLE, "-t": WHOLE}),
+    (("glab login",), {"-t": WHOLE}),
+    (("gh secret",), {"-b": WHOLE, "--body": WHOLE}),
+    (("kubectl secret", "oc secret"), {"--from-literal": "="}),
+    (("aws put-parameter", "az secret"), {"--value": WHOLE}),
+    (("mpirun", "mpiexec", "mpiexec.hydra"), {"-genv": NAMED, "-env": NAMED}),
+    (("sqlplus", "htpasswd", "wpa_passphrase", "mc alias", "mc host"), {}),
     (_MYSQL, {"-p": GLUED}),
     (_MONGO, {"-p": WHOLE}),
     (("redis-cli",), {"-a": WHOLE}),
@@ -70,32 +79,46 @@ _TABLE: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
 # fmt: on
 SECRET_OPTIONS: Final = {program: options for programs, options in _TABLE for program in programs}
 _PROGRAMS = {key.partition(" ")[0] for key in SECRET_OPTIONS}
-_ONLY_FIRST = {"http", "https", "zip", "rar", "bcp"}  # such a word later in a command is hardly a program
+# Such a word later in a command is hardly a program.
+_ONLY_FIRST = {"http", "https", "zip", "rar", "bcp", "ab", "hey", "mc"}
 _STARTERS = {"sshpass"}  # the first word that is not an option is another program, with options of its own
-_SECRET_WORDS = {"wandb login", "vault login"}  # any word that is not an option is the secret
+# Any word that is not an option is the secret, or stands beside it.
+_SECRET_WORDS = {"wandb login", "vault login", "sqlplus", "htpasswd", "wpa_passphrase", "mc alias", "mc host"}
 # Programs that store a secret by name: `aws configure set aws_secret_access_key X`.
 _STORING = {"aws", "git", "pip", "pip3", "dvc", "npm", "yarn", "conda", "gcloud", "poetry", "nmcli", "kubectl"}
-_STORE_WORDS = {"set", "config", "configure", "modify", "add", "connect"}
+_STORING |= {"rclone", "vastai", "ngrok"}
+_STORE_WORDS = {"set", "config", "configure", "modify", "add", "connect", "authtoken"}
 
+# Words that name a secret, also where no mark separates them from the word before: dbpassword, authtoken, requirepass.
+# Only known words may precede `pass`, `token` and `key`: lowpass, --sort-key and --image_key are none.
 _WORDS = (
-    r"(?:pass(?:word|wd|phrase|code)?|pwd|secrets?|tokens?|credentials?|cookie|bearer|auth(?:orization|entication)?"
-    r"|jwt|(?:api|wandb|access|account|secret|private|encryption|signing|license|ssh|service|subscription)[-_.]?keys?)"
+    r"(?:[a-z0-9]*(?:password|passwd|passphrase|secret)s?|(?:require|user|db|root|admin|master|store|key|ssh)?pass|passcode|pwd"
+    r"|(?:api|auth|access|bearer|bot|hf|refresh|session|user)?tokens?|credentials?|creds?|cookie|bearer|auth(?:orization|entication)?"
+    r"|jwt|(?:api|wandb|access|account|secret|private|encryption|signing|license|ssh|service|subscription|auth|pass|master|storage"
+    r"|openai|anthropic|azure|aws|google|gemini|mistral|cohere|groq|hf|huggingface|kaggle|comet|github|gitlab|ngc)[-_.]?keys?)\d*"
 )
-# Words that make a name harmless although it contains a secret's word: --output-tokens 100, --tokenizer bert.
-_HARMLESS = re.compile(
-    r"(?:^|[-_.])(?:max|min|num|n|new|total|per|pad|eos|bos|unk|sep|cls|class|mask|special|skip|add|image|stop|prompt|batch|seq"
-    r"|input|output|completion|generated?|prefill|decode|cached)"
-    r"[-_.a-z0-9]*tokens?(?:[-_.]|$)|tokens?[-_.](?:per|count|limit|len|length|id|ids|dropout|budget|size|type|file|dim|embeddings?|mixer|rate)\b|tokeniz|author(?!iz)",
+_LAST_WORDS = r"(?:(?:root|user|admin|db|my)?pw\d*|(?<=[-_.])pat)"  # names of secrets only at the end: not --pw-conv
+# Parts of names that are about tokens of a text. They excuse nothing else in the name: TOKENIZER_API_KEY is a secret.
+_TEXT_TOKENS = re.compile(
+    r"(?:^|[-_.])(?:"
+    r"(?:(?:max|min|num|n|new|total|per|skip|add|prompt|batch|batched|seq|input|output|completion|generated?|prefill|decode|cached"
+    r"|special|stop|image|pad)[-_.])+tokens"
+    r"|(?:pad|eos|bos|unk|sep|cls|class|mask|special|stop|start|end|image)[-_.]tokens?"
+    r"|tokens?[-_.](?:per|count|limit|len|length|ids?|dropout|budget|size|type|file|dim|embeddings?|mixer|rate)"
+    r")(?=[-_.]|$)",
     re.IGNORECASE,
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_PROPERTY = re.compile(r"-D(?=[A-Za-z])")  # java -Dpassword=X
 _PLACE = r"(?:file|path|dir|stdin|env|type|method|mode|helper)$"  # --password-stdin, --auth-type: no secret follows
-_SECRET_NAME = re.compile(rf"(?:^|[-_.]){_WORDS}(?:$|[-_.](?!{_PLACE}))", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"(?:^|[-_.])(?:{_WORDS}(?:$|[-_.](?!{_PLACE}))|{_LAST_WORDS}$)", re.IGNORECASE)
 # PGPASSWORD, DBPASS, MYTOKEN, OPENAI_KEY: variables that programs read secrets from have no mark between words.
 _VARIABLE = re.compile(
-    r"[A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|(?<!BY)(?<!COM)PASS|SECRET|TOKEN)|(?:[A-Z0-9]+_)*(?<!PUBLIC_)KEY"
+    r"[A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|(?<!BY)(?<!COM)PASS|SECRET|TOKEN)\d*|(?:[A-Z0-9]+_)*(?<!PUBLIC_)KEY"
 )
-_COUNT_NAME = re.compile(r"(?:^|[-_.])tokens$", re.IGNORECASE)
+_COUNT_NAME = re.compile(
+    r"(?:^|[-_.])(?:tokens|(?:max|min|num|n|new|total|per|prompt|batch|seq|input|output)[-_.]token)$", re.IGNORECASE
+)
 _COUNT = re.compile(r"\d[\d.,_]{0,17}(?:[eE]\+?\d{1,2})?[kKmMbBtT]?")  # --tokens 4096, 1_000_000_000, 2.5e9, 300B
 # No secret, whatever its name: --use-auth-token true, -pass 1 (of two), --pass-rate 0.3.
 _NO_SECRET = re.compile(r"true|false|yes|no|none|null|auto|\d|\d?\.\d{1,3}", re.IGNORECASE)
@@ -104,13 +127,22 @@ _HASH_NAME = re.compile(
     re.IGNORECASE,
 )
 _KEY_VALUE = re.compile(r"(?P<key>-{0,2}[A-Za-z_][\w.\-]*)(?P<sep>=|:=?\s*)(?P<value>.+)", re.DOTALL)
-_INLINE = re.compile(
-    rf"(?P<key>(?<![\w.\-])[\w.\-]*(?:{_WORDS}|KEY)[\w.\-]*[\"']?\]?\s*[=:]\s*)"
-    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}]+)",
-    re.IGNORECASE,
+# Names inside a text, and what follows them: `name=value`, `"name": "value"`, `--name value`.
+_INLINE = re.compile(r"(?<![\w.\-])[\w.\-]+\\?[\"']?\]?\s*[=:]\s*")
+_INLINE_VALUE = re.compile(
+    r"\\\"(?:[^\"\\]|\\\\)*\\?\"|\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|[^\s&;,\"'}]+", re.DOTALL
 )
-_INLINE_FLAG = re.compile(r"(?P<key>(?<!\S)--?[\w.\-]+\s+)(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)")
-_URL = re.compile(r"(?P<scheme>(?<![A-Za-z+.\-])[A-Za-z][\w+.\-]*://)[^/\s\"']+@")
+_INLINE_FLAG = re.compile(r"(?<!\S)--?[\w.\-]+\s+")
+_FLAG_VALUE = re.compile(r"\"(?:\\.|[^\"\\])*\"?|'[^']*'?|(?!--)[^\s\"']+", re.DOTALL)
+_URL = re.compile(
+    r"(?P<scheme>(?<![A-Za-z+.\-])[A-Za-z][\w+.\-]{0,40}://)"
+    r"(?:[^/\s\"']+|[^/\s\"'@:]*:(?!\d+/)[^\s\"'@]{1,256})@"  # the second: a password that contains "/"
+)
+_QUERY = re.compile(r"(?P<key>[?&](?:key|sig|signature|code)=)[^\s&#\"']+", re.IGNORECASE)
+# A text that a shell passes to a program which reads a secret: `echo X | docker login --password-stdin`.
+_PIPED = re.compile(
+    r"(?P<echo>\b(?:echo|printf)\s+)[^|;&\n]{1,1000}(?=\|[^|;&\n]*(?:-stdin\b|--with-token\b|passwd\b|\bsudo\s+-S))"
+)
 _HEADER = re.compile(r"(?P<kind>\b(?:Bearer|Basic)\s+)[\w.~+/\-]+=*", re.IGNORECASE)
 _KNOWN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-(?=[\w\-]*\d)[A-Za-z0-9_\-]{8,}|sk_(?:live|test)_\w{8,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w\-]{8,}"
@@ -121,8 +153,9 @@ _KNOWN = re.compile(
 _LONG = re.compile(r"(?<!sha256:)(?<![A-Za-z0-9+_\-])[A-Za-z0-9+_\-]{32,}={0,2}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-# A word of a shell script with its quotes, or the end of a command.
-_SHELL_WORD = re.compile(r"(?:\\.|\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s;|&()\"'\\])+|[;|&()\n]+", re.DOTALL)
+# A word of a shell script with its quotes, the end of a command, or a redirection.
+_SHELL_WORD = re.compile(r"(?:\\.|\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s;|&()<>\"'\\])+|[;|&()\n]+|[<>]+", re.DOTALL)
+_SPACE = re.compile(r"\s")
 _QUOTES = re.compile(r"\\(.)|[\"']", re.DOTALL)
 
 
@@ -140,8 +173,8 @@ def redact_command(argv: Iterable[str]) -> list[str]:
             result.append(HIDDEN)
             option = ""
         else:
-            result.append(clean_text(_clean_script(word) if " " in word else word, option))
-            option = word if word.startswith("-") and "=" not in word and " " not in word else ""
+            result.append(clean_text(_clean_script(word), option))
+            option = word if word.startswith("-") and "=" not in word and not _SPACE.search(word) else ""
     return result
 
 
@@ -153,7 +186,7 @@ def redact_labels(labels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _redact_label(name: str, value: str) -> str:
-    return HIDDEN if is_secret_value(name, value) else clean_text(value, name)
+    return HIDDEN if is_secret_value(name, value) else clean_text(_clean_script(value), name)
 
 
 def select_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -163,8 +196,8 @@ def select_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def is_secret_name(name: str) -> bool:
     """Return whether an option or variable of that name holds a secret."""
-    bare = _CAMEL.sub("_", name.lstrip("-"))
-    return bool(_SECRET_NAME.search(bare) or _VARIABLE.fullmatch(name)) and not _HARMLESS.search(bare)
+    bare = _TEXT_TOKENS.sub("", _CAMEL.sub("_", _PROPERTY.sub("", name, count=1).lstrip("-")))
+    return bool(_SECRET_NAME.search(bare) or _VARIABLE.fullmatch(bare))
 
 
 def is_secret_value(name: str, value: str) -> bool:
@@ -181,21 +214,33 @@ def clean_text(text: str, name: str = "") -> str:
         return f"{pair['key']}{pair['sep']}{HIDDEN}"
     text = _URL.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _HEADER.sub(rf"\g<kind>{HIDDEN}", text)
-    text = _INLINE.sub(_hide_inline, text)
-    text = _INLINE_FLAG.sub(_hide_inline, text)
+    text = _QUERY.sub(rf"\g<key>{HIDDEN}", text)
+    text = _hide_values(text, _INLINE, _INLINE_VALUE)
+    text = _hide_values(text, _INLINE_FLAG, _FLAG_VALUE)
     text = _KNOWN.sub(HIDDEN, text)
     if _HASH_NAME.search(pair["key"] if pair else name):
         return text
     return _LONG.sub(lambda m: HIDDEN if _looks_random(m[0]) else m[0], text)
 
 
-def _hide_inline(match: re.Match[str]) -> str:
-    name = match["key"].rstrip("=: \t\n\"']")
-    return match["key"] + HIDDEN if is_secret_value(name, match["value"]) else match[0]
+def _hide_values(text: str, names: re.Pattern[str], values: re.Pattern[str]) -> str:
+    """Hide the values that follow names of secrets; the value of another name may hold such a pair itself."""
+    parts, done, at = [], 0, 0
+    while found := names.search(text, at):
+        at = found.end()
+        name = found[0].rstrip("=: \t\n\r\"']\\")
+        value = values.match(text, at) if is_secret_name(name) else None
+        if value and is_secret_value(name, value[0]):
+            parts += [text[done:at], HIDDEN]
+            done = at = value.end()
+    return "".join([*parts, text[done:]])
 
 
 def _clean_script(text: str) -> str:
-    """Hide the secrets of options in a text that a shell may run."""
+    """Hide the secrets of options in a text that a shell may run; a text of one word is no script."""
+    if not _SPACE.search(text):
+        return text
+    text = _PIPED.sub(rf"\g<echo>{HIDDEN} ", text)
     matches = list(_SHELL_WORD.finditer(text))
     words = [_QUOTES.sub(r"\1", match[0]) for match in matches]
     for number, kept in reversed(_find_option_secrets(words).items()):
@@ -209,6 +254,9 @@ def _find_option_secrets(words: Sequence[str]) -> dict[int, int]:
     found: dict[int, int] = {}
     program, kind, stores, is_first = "", "", False, True
     for number, word in enumerate(words):
+        if kind == NAMED:
+            kind = WHOLE if is_secret_name(word) else PLAIN
+            continue
         if kind:
             if (kept := _count_kept(word, kind)) < len(word):
                 found[number] = kept
@@ -216,6 +264,9 @@ def _find_option_secrets(words: Sequence[str]) -> dict[int, int]:
             continue
         if word and not word.strip(";|&()\n"):
             program, stores, is_first = "", False, True
+            continue
+        if word and not word.strip("<>"):
+            kind = PLAIN  # the name of a file
             continue
         if not word.startswith("-") and "=" not in word:
             before = program
@@ -253,8 +304,8 @@ def _read_option(word: str, options: Mapping[str, str]) -> tuple[str, int]:
         if word.startswith(begin) and len(word) > len(begin) and (kind == GLUED or len(option) == 2 or begin != option):
             return "", len(begin) + _count_kept(word[len(begin) :], kind)
         # Several short options in one word: `curl -sSu user:secret`. What follows is hidden only if it is such a pair.
-        if len(kind) == 1 and len(option) == 2 and re.fullmatch(rf"-[A-Za-z]+{re.escape(option[1])}", word):
-            return kind, len(word)
+        if len(kind) == 1 and len(option) == 2 and re.match(rf"-[A-Za-z]+{re.escape(option[1])}", word):
+            return (kind, len(word)) if word.endswith(option[1]) else ("", _count_kept(word, kind))
     return "", len(word)
 
 

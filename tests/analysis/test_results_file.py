@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -239,6 +240,30 @@ def test_heads_feed_the_views_of_queries(runs: Path) -> None:
     assert rows[0] == ("epoch", 1, 64.0)
     _, rows = run_query(runs, "SELECT count(*) FROM nvml_power", results=list_query_rows)
     assert rows[0][0] > 100
+
+
+@pytest.mark.parametrize("sql", ["energy_kwh, duration_s, ended::VARCHAR", "NULL, duration_s, ended::VARCHAR"])
+def test_a_killed_run_has_the_duration_and_end_of_its_result(runs: Path, sql: str) -> None:
+    run = make_run(runs, state="killed")
+    [(energy, duration_s, ended)] = run_query(runs, f"SELECT {sql} FROM runs", results=list_query_rows)[1]
+    head = load_head(run)
+    assert head.state == "killed"
+    assert energy is None or energy > 0
+    assert duration_s == head.duration_s > 0
+    took = datetime.fromisoformat(f"{ended}+00:00") - datetime.fromisoformat(head.start_utc)
+    assert took.total_seconds() == pytest.approx(duration_s, abs=1e-5)
+
+
+def test_a_live_run_has_a_duration_and_no_end(runs: Path) -> None:
+    make_run(runs, state="live")
+    sql = "SELECT duration_s > 0, ended FROM runs"
+    assert run_query(runs, sql, results=list_query_rows)[1] == [(True, None)]
+
+
+def test_results_are_not_read_for_the_end_of_closed_runs(runs: Path) -> None:
+    make_run(runs)
+    sql = "SELECT duration_s > 0, ended IS NOT NULL FROM runs"
+    assert run_query(runs, sql, results=lambda _: pytest.fail("read"))[1] == [(True, True)]
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path) -> None:

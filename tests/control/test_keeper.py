@@ -258,8 +258,12 @@ def test_status_shows_what_was_left_behind_and_what_is_wrong(keeper, files):
     )
     keeper.state.get_journal_path("GPU-1").write_text("{")
     first, second = ask(keeper, "status")["devices"]
-    assert first["leftover"] == {"found": 300.0, "set": [170.0], "who": WHO, "utc": "then"}
+    journal = str(keeper.state.get_journal_path("GPU-0"))
+    known = {"found": 300.0, "set": [170.0], "who": WHO, "utc": "then", "journal": journal}
+    assert first["leftover"] == {**known, "is_restored": True}  # only the journal is left
     assert "GPU-1.json: the journal is damaged" in second["leftover"]["problem"]
+    files.put("GPU-0", cap_w=170.0)
+    assert ask(keeper, "status")["devices"][0]["leftover"] == {**known, "is_restored": False}
     files.flaws("GPU-0", lost=True)
     files.add("GPU-2", {"cap_w": 300.0}, lost=True)
     told = ask(keeper, "status")

@@ -88,6 +88,8 @@ def test_queries_find_what_they_say(pairs: list[tuple[str, str]], wanted: list[s
         [("to", "2026-13-01")],
         [("order", "sideways")],
         [("simulated", "maybe")],
+        [("q", "a " * 17)],
+        [("label", f"a{k}") for k in range(17)],
     ],
 )
 def test_what_cannot_be_asked_is_refused(pairs: list[tuple[str, str]]) -> None:

@@ -16,6 +16,7 @@ from joulelab.core.clock import NS, read_utc_ns
 from joulelab.core.errors import ReadFailed
 from joulelab.instruments import open_meter
 from joulelab.instruments import prometheus as module
+from joulelab.instruments.prometheus import settings
 
 pytestmark = pytest.mark.system
 
@@ -51,6 +52,32 @@ def known() -> dict[str, list[tuple[float, str]]]:
     found['ipmi_dcmi_power_consumption_watts{instance="n7:9290"}'] = readings
     found["dense_watts{}"] = [(float(BEGIN + n), repr(float(n))) for n in range(DENSE)]
     return found
+
+
+def test_an_answer_above_64_mb_is_not_read_to_its_end():
+    ended = threading.Event()
+
+    class Endless(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for _ in range(200):  # MB
+                    self.wfile.write(b"[" * 1_000_000)
+                ended.set()
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = {"address": f"http://127.0.0.1:{server.server_port}", "timeout_s": 60.0, "preset": "ipmi"}
+        client = settings.open_client(settings.read_settings(config))
+        with contextlib.closing(client), raises_code("read-failed.too-long"):
+            client.list_metrics()
+        server.shutdown()
+    assert not ended.is_set()
 
 
 @pytest.fixture(scope="module")

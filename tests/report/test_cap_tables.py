@@ -39,6 +39,14 @@ def test_what_was_left_behind_names_the_command_that_puts_it_back():
     assert shown(CapStatus([], [])).count("\n") == 1
 
 
+def test_a_journal_that_is_left_after_the_restore_is_no_cap():
+    left = {"found": 170, "is_restored": True, "journal": "/state/GPU-0.json"}
+    text = shown(CapStatus([msgspec.structs.replace(GPU, leftover=left)], []))
+    assert "/state/GPU-0.json" in text
+    assert "left behind" not in text
+    assert "make its folder writable, then: joulelab cap restore" in text
+
+
 def set_to(watts, t, **more):
     known = {"event": "cap-set", "host": "n", "device": "GPU-0", "scope": "gpu:0", "asked": watts, "found": 250.0}
     return {**known, "unit": "W", "t": t, **more}

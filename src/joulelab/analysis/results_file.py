@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import json
 import math
 import types
@@ -261,7 +262,16 @@ def list_query_rows(run: Path, site: Site | None = None) -> Mapping[str, list[Ro
         return {"damaged": [{"problem": str(error)}]}
     damaged = [{"problem": str(head.failed_check)}] if head.failed_check is not None else []
     views = {"energies": head.energies, "phases": head.phases, "facts": head.list_fact_rows(), "damaged": damaged}
-    return views | {"runs": [{"gpu_load": head.gpu_load, **_describe_footprint(head)}]}
+    return views | {"runs": [{"gpu_load": head.gpu_load, **_describe_end(head), **_describe_footprint(head)}]}
+
+
+def _describe_end(head: ResultHead) -> Row:
+    """Return duration and end (UTC) of a run as columns; a live run has no end."""
+    if not head.start_utc:
+        return {"duration_s": head.duration_s}
+    end = dt.datetime.fromisoformat(head.start_utc) + dt.timedelta(seconds=head.duration_s)
+    ended = None if head.state == RunState.LIVE else end.astimezone(dt.UTC).isoformat(" ")[:26].removesuffix("+00:00")
+    return {"duration_s": head.duration_s, "ended": ended}
 
 
 def _describe_footprint(head: ResultHead) -> Row:

@@ -12,7 +12,7 @@ from joulelab.control.pauses import refuse_pause
 from joulelab.control.protocol import CapDevice, CapOutcome, HeldCap, clean_text, make_refusal
 from joulelab.control.state import DeviceBusy, advise_manual_reset, format_holder, format_utc
 from joulelab.core.errors import ConfigError, Denied, JoulelabError, Refused, StoreError
-from joulelab.core.setting import GET_PERMISSION, OutOfBounds
+from joulelab.core.setting import GET_PERMISSION, OutOfBounds, is_same_setting
 from joulelab.core.text import suggest_name
 from joulelab.instruments.nvml.setter import LOCK_CLOCKS
 
@@ -256,7 +256,8 @@ class Keeper:
 
     def _describe_device(self, setter: Setter) -> CapDevice:
         """Describe a device: range, cap, holder, left-over cap. Raises MeterError."""
-        limits, requested, enforced = setter.limits(), get_main_value(setter.get()), setter.enforced()
+        limits, setting, enforced = setter.limits(), setter.get(), setter.enforced()
+        requested = get_main_value(setting)
         holder, leftover = None, None
         try:
             who, journal = self.state.inspect_device(setter.device)
@@ -265,6 +266,8 @@ class Keeper:
                 ours = [get_main_value(one) for one in journal.set]
                 found = get_main_value(journal.found)
                 leftover = {"found": found, "set": ours, "who": dict(journal.who), "utc": journal.utc}
+                path = self.state.find_notes(setter.device).get_journal_path(setter.device)
+                leftover |= {"is_restored": is_same_setting(setting, journal.found), "journal": str(path)}
         except StoreError as error:
             leftover = {"problem": str(error)}
         bounds = (limits.lowest, limits.highest, limits.default)

@@ -95,6 +95,12 @@ def parse(given: Sequence[tuple[str, str]]) -> Query:
             labels.append(value.strip())
         else:
             values[key] = value.strip()
+    for name, count, most in (
+        ("q", len(values.get("q", "").split()), MOST_WORDS),
+        ("label", len(labels), MOST_LABELS),
+    ):
+        if count > most:
+            raise ConfigError(f"{name} has too many {'words' if name == 'q' else 'values'}", why=f"more than {most}")
     return Query(
         words=values.get("q", ""),
         status=_one_of(values.get("status", ""), ("", *STATUSES), "status"),
@@ -102,7 +108,7 @@ def parse(given: Sequence[tuple[str, str]]) -> Query:
         workload=values.get("workload", ""),
         study=values.get("study", ""),
         simulated=_one_of(values.get("simulated", ""), ("", "yes", "no"), "simulated"),
-        labels=tuple(labels[:MOST_LABELS]),
+        labels=tuple(labels),
         since=_day(values.get("from", ""), "from"),
         until=_day(values.get("to", ""), "to"),
         by=_one_of(values.get("sort") or "start", ORDERS, "sort"),
@@ -139,7 +145,7 @@ def _shorten(text: str) -> str:
 
 def find(snapshot: Snapshot, query: Query) -> Found:
     """Return the page of runs that a query asks for."""
-    words = tuple(clean_text(word) for word in query.words.lower().split()[:MOST_WORDS])
+    words = tuple(clean_text(word) for word in query.words.lower().split())
     study = None if query.study == ALL else clean_text(query.study)
     page = ((query.page - 1) * query.size, query.size)
     conditions, order = _list_conditions(query), (query.by, query.rising)

@@ -69,4 +69,7 @@ def _name_holder(device: CapDevice) -> str:
         return f"held by {device.holder}"
     if device.leftover and device.leftover.get("problem"):
         return f"a cap was left behind: {device.leftover['problem']}"
+    if device.leftover and device.leftover.get("is_restored"):
+        file, then = device.leftover.get("journal"), "make its folder writable, then: joulelab cap restore"
+        return f"back at its original setting; only the journal of its cap is left: {file}\n-> {then}"
     return "a cap was left behind, and no process holds it\n-> joulelab cap restore"

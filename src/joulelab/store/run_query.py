@@ -75,6 +75,8 @@ RUN_COLUMNS = {
 }
 # Columns of runs that are from their results: only read for statements that may show them.
 DATA_COLUMNS = ("data", "quality", *list(RUN_COLUMNS)[list(RUN_COLUMNS).index("gpu_load") :])
+# Columns that are from the record of the end, and from results for runs without one.
+END_COLUMNS = ("ended", "duration_s")
 # Kinds of columns that need not go through text, with numpy's type and the types of values that it takes as they are.
 NATIVE: Mapping[str, tuple[type, set[type]]] = {
     "DOUBLE": (np.float64, {float, int}),
@@ -148,8 +150,7 @@ def run_query(
     with connect_database(memory_limit=memory) as con, tempfile.TemporaryDirectory(prefix="joulelab-query-") as scratch:
         _check_select(con, sql)
         if _is_mentioned(sql, "runs"):
-            described = _describe_data(known, results) if results and _may_show_data(sql) else {}
-            _make_view(con, "runs", [{**_make_run_row(path), **described.get(path, {})} for path in known], RUN_COLUMNS)
+            _make_view(con, "runs", _list_run_rows(known, sql, results), RUN_COLUMNS)
         wanted_results = [name for name in RESULT_COLUMNS if _is_mentioned(sql, name)]
         problems = {} if damaged is None else damaged
         rows = _list_result_rows(known, results or (lambda _: {}), wanted_results, problems) if wanted_results else {}
@@ -214,6 +215,21 @@ def _list_result_rows(
             rows[view] += [{"run": name, **row} for row in found.get(view, ())]
         damaged.update((name, str(row.get("problem"))) for row in found.get("damaged", ()))
     return rows
+
+
+def _list_run_rows(known: Sequence[Path], sql: str, results: Results | None) -> list[Row]:
+    """Return the rows of the view `runs`; results are read only for the columns that the statement may show."""
+    rows = {path: _make_run_row(path) for path in known}
+    described: dict[Path, Row] = {}
+    if results and _may_show_data(sql):
+        described = _describe_data(known, results)
+    elif results and re.search(rf"(?i)\b({'|'.join(END_COLUMNS)})\b", sql):
+        # A run that was cut off has no record of its end: its result knows it from the last readings.
+        cut_off = [path for path, row in rows.items() if row["state"] in (RunState.KILLED, RunState.LIVE)]
+        described = _describe_data(cut_off, results)
+    return [
+        {**described.get(path, {}), **{k: v for k, v in row.items() if v is not None}} for path, row in rows.items()
+    ]
 
 
 def _may_show_data(sql: str) -> bool:

@@ -10,8 +10,9 @@ CHECKS = """
 accounting.no-energy accounting.no-job accounting.no-meter accounting.no-step accounting.not-covered
 accounting.other-side accounting.other-time accounting.unknown-nodes accuracy
 codecarbon.cell codecarbon.constant codecarbon.duplicate codecarbon.falls codecarbon.impossible codecarbon.intensities
-codecarbon.intensity codecarbon.no-duration codecarbon.no-energy codecarbon.order codecarbon.overlap codecarbon.power
-codecarbon.pue codecarbon.rate codecarbon.stage codecarbon.sum codecarbon.unit
+codecarbon.intensity codecarbon.low-intensity codecarbon.no-duration codecarbon.no-energy codecarbon.order
+codecarbon.overlap codecarbon.power codecarbon.pue codecarbon.rate codecarbon.stage codecarbon.sum codecarbon.unit
+codecarbon.zero-power
 calibration.driver calibration.load calibration.not-used calibration.old calibration.temperature calibration.unusable
 cap.changed cap.differs cap.keeper-died cap.left cap.not-restored cap.overridden cap.released cap.vanished
 cap-not-enforced clock-stepped clocks cords counter-frozen counter-reset counter-wrap
@@ -22,9 +23,9 @@ impossible-power.wrong-unit included.overhead included.pue in-step.meter in-step
 joined-apart joined-failed joined-other-command keeper
 late limit.lost limit.reached limit.unseen meters-disagree
 mlperf.absent mlperf.analyzer mlperf.changed mlperf.channels mlperf.clocks mlperf.duration mlperf.gaps
-mlperf.log-clock mlperf.mean mlperf.no-controller mlperf.no-window mlperf.order mlperf.range mlperf.ranging
-mlperf.rate mlperf.samples mlperf.session mlperf.too-few mlperf.unchanged mlperf.uncertainty mlperf.unreadable
-mlperf.validity mlperf.window
+mlperf.log-clock mlperf.mean mlperf.no-controller mlperf.no-window mlperf.order mlperf.product mlperf.range
+mlperf.ranging mlperf.rate mlperf.samples mlperf.session mlperf.stuck mlperf.summary mlperf.too-few
+mlperf.unchanged mlperf.uncertainty mlperf.unreadable mlperf.validity mlperf.window
 not-read not-read.covered not-recorded.no-readings not-recorded.no-record not-verifiable open-phases other-processes
 other-processes.server
 paused power-meter quality

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.rows import every_row
 
@@ -12,13 +12,18 @@ from joulelab.analysis.outside_figures import (
     MeasurementFacts,
     PowerControl,
     PowerLog,
+    StatedRow,
     check_codecarbon,
     check_power_log,
     find_level,
     judge_levels,
     judge_mlperf,
+    list_compared,
     read_codecarbon_rows,
 )
+
+if TYPE_CHECKING:
+    from joulelab.analysis.result import Check
 
 # One hour: a GPU of 300 W, CPUs of 100 W, memory of 20 W, 400 g/kWh.
 GOOD = {
@@ -46,12 +51,19 @@ FLUSHED = {"timestamp": "2026-01-01T13:00:00", "duration": "7200", "cpu_energy":
 FLUSHED |= {"ram_energy": "0.04", "energy_consumed": "0.84", "emissions": "", "emissions_rate": ""}
 FALLEN = {"cpu_energy": "0.1", "cpu_power": "50", "gpu_energy": "0.1", "gpu_power": "50", "ram_energy": "0.02"}
 FALLEN |= {"ram_power": "10", "energy_consumed": "0.22"}
+NO_PARTS = {f"{part}_{kind}": "" for part in ("cpu", "gpu", "ram") for kind in ("energy", "power")}
+WITH_PUE = {"pue": "1.7", "cpu_energy": "0.17", "gpu_energy": "0.51", "ram_energy": "0.034"}
+WITH_PUE |= {"energy_consumed": "0.714", "emissions": "", "emissions_rate": ""}
+
+
+def read_rows(*rows: dict[str, str]) -> tuple[list[StatedRow], list[Check]]:
+    cells = [GOOD | row for row in rows]
+    found, checks = read_codecarbon_rows(list(GOOD), [(k + 2, list(row.values())) for k, row in enumerate(cells)])
+    return found, [*checks, *check_codecarbon(found)]
 
 
 def find_codes(*rows: dict[str, str]) -> list[str]:
-    cells = [GOOD | row for row in rows]
-    found, checks = read_codecarbon_rows(list(GOOD), [(k + 2, list(row.values())) for k, row in enumerate(cells)])
-    return [f"{check.scope}: {check.code.partition('.')[2]}" for check in (*checks, *check_codecarbon(found))]
+    return [f"{check.scope}: {check.code.partition('.')[2]}" for check in read_rows(*rows)[1]]
 
 
 @every_row(
@@ -78,7 +90,14 @@ def find_codes(*rows: dict[str, str]) -> list[str]:
         ({"timestamp": "noon"}, ["line 2: cell"]),
         ({"timestamp": "2026-01-01T12:00:00+01:00"}, []),
         ({"cpu_power": "50"}, ["line 2, cpu: power"]),
-        ({"cpu_power": "0"}, []),
+        ({"cpu_power": ""}, []),
+        ({"cpu_power": "0"}, ["line 2, cpu: zero-power"]),
+        # CodeCarbon 1 states no parts; an empty cell is no zero, but parts never exceed their sum.
+        (NO_PARTS, []),
+        ({"gpu_energy": "", "gpu_power": ""}, []),
+        ({"gpu_energy": "", "gpu_power": "", "energy_consumed": "0.1", "emissions": ""}, ["line 2: sum"]),
+        # Energies include the PUE, powers do not.
+        (WITH_PUE, ["line 2: pue"]),
         ({"cpu_energy": "0", "energy_consumed": "0.32", "emissions": ""}, ["line 2, cpu: power"]),
         (
             {"cpu_energy": "100", "energy_consumed": "100.32", "emissions": "", "emissions_rate": ""},
@@ -91,10 +110,47 @@ def find_codes(*rows: dict[str, str]) -> list[str]:
         ),
         ({"emissions": "0.084"}, ["line 2: rate"]),
         ({"emissions": "168", "emissions_rate": str(168 / 3600)}, ["line 2: intensity"]),
+        ({"emissions": "0.000168", "emissions_rate": str(0.000168 / 3600)}, ["line 2: low-intensity"]),
+        ({"emissions": "0.0042", "emissions_rate": str(0.0042 / 3600)}, []),  # 10 g/kWh
     ],
 )
 def test_a_row_is_checked_by_its_own_figures(change: dict[str, str], codes: list[str]) -> None:
     assert find_codes(change) == codes
+
+
+@every_row(
+    ("change", "statuses"),
+    [
+        ({"duration": "60", "emissions_rate": ""}, {"failed"}),  # in minutes: all parts are 60 times their power
+        ({"duration": "60", "emissions_rate": "", "gpu_power": "", "cpu_power": ""}, {"failed"}),
+        ({"gpu_power": "5"}, {"warning"}),  # the last power of an idle GPU; that of memory fits
+        ({"duration": "1800", "emissions_rate": ""}, {"warning"}),  # of a task
+        ({"duration": "36000", "emissions_rate": ""}, {"warning"}),
+    ],
+)
+def test_a_power_that_is_far_off_in_all_parts_is_a_failure(change: dict[str, str], statuses: set[str]) -> None:
+    (_, checks) = read_rows(change)
+    assert {check.code for check in checks} == {"codecarbon.power"}
+    assert {check.status for check in checks} == statuses
+
+
+@every_row(
+    ("change", "compared"),
+    [
+        ({}, {"sum", "power", "rate", "intensity"}),
+        (NO_PARTS, {"rate", "intensity"}),
+        (NO_PARTS | {"emissions": ""}, set()),
+        ({"gpu_power": ""}, {"sum", "rate", "intensity"}),
+        ({"gpu_energy": "", "gpu_power": ""}, {"power", "rate", "intensity"}),
+        ({"gpu_energy": "", "gpu_power": "", "energy_consumed": "0.12"}, {"sum", "power", "rate", "intensity"}),
+        ({"duration": ""}, {"sum", "intensity"}),
+        ({"energy_consumed": ""}, {"power", "rate"}),
+        ({"emissions_rate": ""}, {"sum", "power", "intensity"}),
+    ],
+)
+def test_empty_cells_are_not_compared(change: dict[str, str], compared: set[str]) -> None:
+    (row,) = read_rows(change)[0]
+    assert {name for name, is_compared in list_compared(row).items() if is_compared} == compared
 
 
 @every_row(
@@ -106,7 +162,11 @@ def test_a_row_is_checked_by_its_own_figures(change: dict[str, str], codes: list
         ([{}, {"timestamp": "2026-01-01T12:30:00", "run_id": "b"}], ["line 3: overlap"]),
         ([{}, {"timestamp": "2026-01-01T12:30:00", "run_id": "b", "cpu_model": "z"}], []),
         ([{}, LATER | {"emissions": "0.084", "emissions_rate": str(0.084 / 3600)}], ["Germany: intensities"]),
-        ([{}, LATER | {"emissions": "0", "emissions_rate": "0"}], ["Germany: intensities"]),
+        (
+            [{}, LATER | {"emissions": "0", "emissions_rate": "0"}],
+            ["line 3: low-intensity", "Germany: intensities"],
+        ),
+        ([{} | NO_PARTS, FLUSHED | NO_PARTS | {"energy_consumed": "0.3"}], ["line 2: falls"]),
         ([{}, LATER | {"country_name": ""}], []),
         ([{}, LATER | {"run_id": "a"}], []),
         ([{"run_id": ""}, LATER | {"run_id": ""}], []),
@@ -166,6 +226,14 @@ def find_failed(log: PowerLog = LOG, window: tuple[float, float] | None = WINDOW
         ({"log": PowerLog(TIMES, [1000.0 + 0.1 * (t % 2) for t in TIMES])}, {"mean": "failed", "range": "failed"}),
         ({"log": PowerLog(TIMES, LOG.watts, [990.0] * 101)}, {"channels": "warning"}),
         ({"log": PowerLog(TIMES, LOG.watts, [math.nan] * 101)}, {}),
+        ({"log": PowerLog(TIMES, LOG.watts, (), [(1015.0, 1e-4)] * 101)}, {}),
+        ({"log": PowerLog(TIMES, LOG.watts, (), [(1030.0, 1e-4)] * 101)}, {"product": "failed"}),
+        ({"log": PowerLog(TIMES, LOG.watts, (), [(1030.0, 0.02)] * 101)}, {}),  # few digits
+        ({"log": PowerLog(TIMES, LOG.watts, (), [(1e6, 1e-4)] * 101)}, {"product": "failed"}),  # in kW
+        ({"log": PowerLog(TIMES, LOG.watts, (), [(1e6, 1e-4)] * 50 + [(1000.0, 1e-4)] * 51)}, {}),
+        ({"log": PowerLog(TIMES, LOG.watts, (), [(math.nan, math.nan)] * 101)}, {}),
+        ({"rates": [("Tokens per second", 25262.1, 25262.1, 0.05), ("x", 0.534, 0.53, 0.005)]}, {}),
+        ({"rates": [("Tokens per second", 99999.0, 25262.1, 0.05)]}, {"summary": "failed"}),
         ({"watts": (1000.0, 1000.0, 1000.0, 99)}, {"samples": "failed"}),
         ({"watts": None, "uncertainty": None, "is_range_fixed": None, "analyzer": "", "validity": ""}, {}),
         ({"uncertainty": 0.02}, {"uncertainty": "failed"}),
@@ -181,6 +249,22 @@ def find_failed(log: PowerLog = LOG, window: tuple[float, float] | None = WINDOW
 )  # fmt: skip
 def test_a_submission_is_checked_by_its_raw_data(changes: dict[str, Any], found: dict[str, str]) -> None:
     assert find_failed(**changes) == found
+
+
+@every_row(
+    ("watts", "found"),
+    [
+        ([1000.0 + t % 2 for t in range(400)], []),
+        ([1000.0 + max(t - 118, 0) for t in range(400)], []),
+        ([1000.0 + max(t - 119, 0) for t in range(400)], [(120, 1000.0)]),
+        ([math.nan] * 400, []),
+    ],
+)
+def test_equal_readings_for_minutes_are_a_warning(watts: list[float], found: list[tuple[int, float]]) -> None:
+    checks = check_power_log(PowerLog([float(t) for t in range(400)], watts), None, PowerControl())
+    stuck = [check for check in checks if check.code == "mlperf.stuck"]
+    assert [tuple(check.numbers.values()) for check in stuck] == found
+    assert all(check.status == "warning" for check in stuck)
 
 
 WALL = MeasurementFacts(("node.ac",), False, False, 10.0, 1.0, 600.0, 60.0, 5000.0, 1, 1, True)

@@ -137,6 +137,15 @@ def test_a_file_of_codecarbon_is_checked_line_by_line(call: Call, fail: Fail, tm
     (found,) = json.loads(call("verify", wrong, "--json", code=1).stdout)
     failed = {(check["scope"], check["code"]) for check in found["checks"] if check["status"] == "failed"}
     assert {("line 3", "codecarbon.duplicate"), ("line 4", "codecarbon.sum"), ("line 5", "codecarbon.cell")} <= failed
+    old = tmp_path / "old.csv"  # CodeCarbon 1
+    old.write_text(
+        "timestamp,project_name,duration,emissions,energy_consumed,country_name\n2025-01-01T10:00:00,p,60,0.1,0.4,X\n"
+    )
+    (found,) = json.loads(call("verify", old, "--json").stdout)
+    assert (found["checks"], found["compared"]) == ([], {"sum": 0, "power": 0, "rate": 0, "intensity": 1})
+    text = call("verify", old).stdout
+    assert "compared emissions with energy\n" in text
+    assert "missing  figures to compare parts with total energy (1 of 1 lines)" in text
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     assert fail("verify", tmp_path / "other.csv").code == "config.not-verifiable"
     (tmp_path / "empty.csv").write_text(header)
@@ -158,6 +167,16 @@ def test_a_submission_is_computed_again(call: Call, tmp_path: Path) -> None:
     assert "no check failed; warnings: 2" in text
     assert states["mlperf.no-controller"] == "warning"  # without client.json
     assert max(map(len, text.replace(str(folder), "").splitlines())) <= 80
+    assert states["mlperf.product"] == "ok"
+    write_spl(folder / "spl.txt", ["400"] * 2 + ["1000"] * 6 + ["400"] * 2, scale=1000.0)  # power in kW
+    (folder / "mlperf_log_summary.txt").write_text("Scenario : Offline\nTokens per second: 999.5\nResult is : VALID\n")
+    (found,) = json.loads(call("verify", folder, "--json", code=1).stdout)
+    failed = {check["code"]: check["numbers"] for check in found["checks"] if check["status"] == "failed"}
+    assert failed.keys() == {"mlperf.product", "mlperf.summary"}
+    assert failed["mlperf.product"]["share"] == pytest.approx(0.001, rel=1e-3)
+    assert failed["mlperf.summary"] == {"detail": 250.0, "summary": 999.5}
+    write_spl(folder / "spl.txt", ["400"] * 2 + ["1000"] * 6 + ["400"] * 2)
+    (folder / "mlperf_log_summary.txt").unlink()
     (folder / "mlperf_log_detail.txt").unlink()
     (found,) = json.loads(call("verify", folder.parent.parent, "--json", code=1).stdout)
     assert {check["code"] for check in found["checks"] if check["status"] == "failed"} == {"mlperf.no-window"}

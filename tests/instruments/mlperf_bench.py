@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 BEGIN, END = "05-01-2024 12:00:02.000", "05-01-2024 12:00:06.000"
 
 
-def write_spl(path: Path, watts: list[str], hour: int = 12) -> Path:
-    rows = (
-        f"Time,05-01-2024 {hour}:00:{k:02d}.000,Watts,{w},Volts,230.1,Amps,1.2,PF,0.96,Mark,test,Ch1,Watts,1,Volts,2\n"
-        for k, w in enumerate(watts)
-    )
+def write_spl(path: Path, watts: list[str], hour: int = 12, *, scale: float = 1.0) -> Path:
+    """Write readings; their volts x amperes x power factor are `scale` times their power."""
+    rows = []
+    for k, w in enumerate(watts):
+        amps = scale * float(w) / (230.1 * 0.96) if w.replace(".", "").isdigit() else 1.2
+        start = f"Time,05-01-2024 {hour}:00:{k:02d}.000,Watts,{w},Volts,230.1,Amps,{amps:.6f},PF,0.96"
+        rows.append(f"{start},Mark,test,Ch1,Watts,1,Volts,2\n")
     path.write_text("".join(rows) + "\n")
     return path
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.instruments.file_bench import T0, fetch_all, fetch_one, list_problems, list_seconds, list_values
 from tests.instruments.mlperf_bench import write_load, write_mllog, write_session, write_spl
+from tests.rows import every_row
 
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError
 from joulelab.instruments.file import open_archive
-from joulelab.instruments.file.mlperf import LoadArchive
+from joulelab.instruments.file.mlperf import LoadArchive, read_power_log, read_window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +41,42 @@ def test_the_sum_channel_of_an_analyzers_log_is_the_power_at_the_wall(tmp_path: 
     packed = tmp_path / "spl.txt.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert list_values(fetch_one(open_archive({"path": str(packed)})))[:2] == [800.5, 801.5]
+
+
+@every_row(
+    ("columns", "product", "rounding"),
+    [
+        ("Volts,200.000000,Amps,4.500000,PF,0.900000", 810.0, 0.0005 / 200 + 0.0005 / 4.5 + 0.0005 / 0.9),
+        # Of several channels the amperes of the whole log are a mean: only those of each channel count.
+        (
+            "Volts,200,Amps,2,PF,0.9,Ch1,Watts,1,Volts,200,Amps,2.01,PF,1.00,Ch2,Watts,1,Volts,100,Amps,3.99,PF,1.00",
+            801.0,
+            0.01062,
+        ),
+        ("Volts,200.0,Amps,2,PF,0.9,Ch1,Watts,1,Ch2,Watts,1", None, None),
+        ("Volts,200.0,Amps,2,PF,-1.000000", math.nan, math.nan),
+        ("Volts,200.0,Amps,2", None, None),
+    ],
+)  # fmt: skip
+def test_the_product_of_a_line_is_that_of_its_channels(
+    tmp_path: Path, columns: str, product: float | None, rounding: float
+) -> None:
+    path = tmp_path / "spl.txt"
+    path.write_text(f"Time,05-01-2024 12:00:00.000,Watts,800,{columns}\n")
+    *_, products = read_power_log(path)
+    expected = [] if product is None else [pytest.approx((product, rounding), rel=0.01, nan_ok=True)]
+    assert products == expected
+
+
+def test_the_rates_of_a_summary_are_those_of_the_detail_log(tmp_path: Path) -> None:
+    write_load(tmp_path / DETAIL, "Server", result_completed_samples_per_sec=2.5, result_completed_tokens_per_second=99)
+    text = "Completed samples per second    : 2.50\nCompleted tokens per second: 98.5\nTokens per second: 1\nx\n"
+    (tmp_path / "mlperf_log_summary.txt").write_text(text)
+    rates = read_window(tmp_path / "spl.txt")[1]["rates"]
+    assert rates == [
+        ("Completed samples per second", 2.5, 2.5, 0.005),
+        ("Completed tokens per second", 99.0, 98.5, 0.05),
+    ]
 
 
 @pytest.mark.parametrize(("hour", "zone_s", "place"), [(12, 0, "."), (19, -25200, "power"), (19, 0, "../power")])

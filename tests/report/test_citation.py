@@ -27,6 +27,7 @@ from joulelab.report.citation import (
     write_citation,
 )
 from joulelab.store.run_folder import read_meta
+from joulelab.store.run_reader import open_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +67,12 @@ def test_a_counter_that_does_not_see_all_the_time_is_none_for_the_levels(tmp_pat
         dataclasses.replace(one, mean_w=dataclasses.replace(one.mean_w, bounds={"x": 1.0})) for one in result.scopes
     ]
     assert not gather_measurement(dataclasses.replace(result, scopes=scopes), read_meta(folder)).is_counter
+    folder = make_run(tmp_path, gpus=1, cpus=0, seen=0.25)  # at constant power there may be no bounds
+    result = load_result(folder)
+    scopes = [dataclasses.replace(one, mean_w=dataclasses.replace(one.mean_w, bounds={})) for one in result.scopes]
+    result = dataclasses.replace(result, scopes=scopes)
+    assert gather_measurement(result, read_meta(folder)).is_counter
+    assert not gather_measurement(result, read_meta(folder), None, open_run(folder).tables()).is_counter
 
 
 def test_parts_without_a_meter_are_named(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from joulelab.report.comparison import (
     format_figure_change,
     limit_difference,
 )
-from joulelab.report.messages import COMPARISON, word_checks, word_notes
+from joulelab.report.messages import COMPARISON, word_check, word_checks, word_notes
 from joulelab.report.paper_tables import Spread, list_paper_tables
 from joulelab.report.run_summary import name_ending
 from joulelab.report.run_tables import describe_rated, format_rated_power
@@ -215,6 +215,24 @@ def test_what_runtime_times_rated_power_would_have_said(found: RatedResult, word
 )
 def test_numbers_are_told_in_the_units_of_their_size(found: RatedResult, words: str) -> None:
     assert words in describe_rated(found)
+
+
+@every_row(
+    ("code", "numbers", "words"),
+    [
+        ("mlperf.mean", {"stated_w": 5639.4948, "found_w": 5639.2196}, "5,639.495 W, the log gives 5,639.22 W"),
+        (
+            "mlperf.range",
+            {"low_w": 2406.5, "high_w": 6219.0, "found_low_w": 2406.4, "found_high_w": 6219.0},
+            "2,406.5 to 6,219 W, the log has 2,406.4 to 6,219 W",
+        ),
+        ("codecarbon.rate", {"found": 0.0125, "stated": 0.0225}, "0.0125 mg/s, but emissions_rate states 0.0225 mg/s"),
+    ],
+)
+def test_figures_that_do_not_follow_are_printed_with_their_difference(
+    code: str, numbers: dict[str, float], words: str
+) -> None:
+    assert words in word_check(Check(code, "failed", "line 2", numbers)).text
 
 
 def test_devices_with_equal_caps_share_a_line() -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+import statistics
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from joulelab.analysis.result import Check
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 SUM_SHARE = 0.01  # figures of one row are the same numbers, added up or divided once more
 POWER_RATIO = 1.6  # CodeCarbon 2 states its last power, not the mean: only a large difference is a doubt
+FAR_RATIO = 20.0  # twice the power of a busy H100 by that of an idle one: in all parts, the duration is wrong
 MOST_W = 100_000.0  # of one part of a node
 MOST_KG_PER_KWH = 2.0  # no grid has more: the highest figure of our tables is 1.3
+LEAST_KG_PER_KWH = 0.001  # countries with water and nuclear power have 0.01 to 0.03
 SHIFT_S = 2.0  # CodeCarbon writes times in whole seconds
 LEAST_SAME = 3  # equal powers in so many rows are no measurement
 UNITS = {1e3: "Wh", 3.6e6: "J", 3.6e3: "kJ", 1e-3: "MWh"}  # by the ratio of a number in them to one in kWh
@@ -41,6 +44,8 @@ MOST_CLOCK_S = 0.5
 MOST_UNCERTAINTY = 0.01
 CHANNEL_SHARE = 0.001
 MEAN_SHARE = 1e-5  # PTDaemon prints its mean with ten digits
+PRODUCT_SHARE = 0.02  # W = V x A x PF: within 0.03 % in each reading of a WT330; others may average each by itself
+STUCK_READINGS = 120  # equal ones, one a second: a node's power in 0.1 W has 3 at most in a published log
 ACCEPTED_ANALYZER = re.compile(r"YokogawaWT(210|310E?|330E?|500)(_multichannel|_DC)?")
 
 
@@ -66,8 +71,13 @@ class StatedRow:
 
     @property
     def parts_kwh(self) -> float:
-        """Return the sum of the devices' energies."""
+        """Return the sum of the devices' energies, of those that are there."""
         return sum(self.numbers.get(f"{part}_energy") or 0.0 for part in PARTS)
+
+    @property
+    def pue(self) -> float:
+        """Return the PUE that energies include, and powers do not (CodeCarbon, pull request 1373)."""
+        return max(self.numbers.get("pue") or 1.0, 1.0)
 
     @property
     def start_s(self) -> float | None:
@@ -132,12 +142,27 @@ def check_codecarbon(rows: Sequence[StatedRow]) -> list[Check]:
     ]
 
 
+def list_compared(row: StatedRow) -> dict[str, bool]:
+    """Return which comparisons the figures of a row allow: an empty cell or a missing column is no zero."""
+    numbers = row.numbers
+    total, duration, emissions = (numbers.get(name) for name in ("energy_consumed", "duration", "emissions"))
+    parts = [(numbers.get(f"{part}_energy"), numbers.get(f"{part}_power")) for part in PARTS]
+    has_parts = all(kwh is not None for kwh, _ in parts) or not _differ(row.parts_kwh, total or 0.0, SUM_SHARE)
+    powers = [power_w for kwh, power_w in parts if kwh or (kwh is not None and power_w)]
+    return {
+        "sum": total is not None and has_parts,
+        "power": bool(duration and powers) and None not in powers,
+        "rate": bool(duration) and emissions is not None and numbers.get("emissions_rate") is not None,
+        "intensity": bool(total) and emissions is not None,
+    }
+
+
 def _check_row(row: StatedRow) -> Iterator[Check]:
     numbers, duration = row.numbers, row.numbers.get("duration")
     total, parts = numbers.get("energy_consumed"), row.parts_kwh
     if total is None:
         yield Check("codecarbon.no-energy", "failed", row.place)
-    elif _differ(parts, total, SUM_SHARE):
+    elif _differ(parts, total, SUM_SHARE) and (list_compared(row)["sum"] or parts > total):
         sums = {"parts_j": parts * J_PER_KWH, "total_j": total * J_PER_KWH}
         yield Check("codecarbon.sum", "failed", row.place, sums)
     if not duration:
@@ -150,8 +175,10 @@ def _check_row(row: StatedRow) -> Iterator[Check]:
         yield Check("codecarbon.rate", "failed", row.place, {"stated": rate * 1e6, "found": emissions / duration * 1e6})
     if emissions is not None and total and not 0 <= emissions / total <= MOST_KG_PER_KWH:
         yield Check("codecarbon.intensity", "failed", row.place, {"g_per_kwh": emissions / total * 1e3})
-    if (numbers.get("pue") or 1.0) > 1.0:
-        yield Check("codecarbon.pue", "note", row.place, {"pue": numbers["pue"] or 1.0})
+    elif emissions is not None and total and emissions / total < LEAST_KG_PER_KWH:
+        yield Check("codecarbon.low-intensity", "warning", row.place, {"g_per_kwh": emissions / total * 1e3})
+    if row.pue > 1.0:
+        yield Check("codecarbon.pue", "note", row.place, {"pue": row.pue})
 
 
 def _check_power(row: StatedRow, part: str, duration_s: float) -> Iterator[Check]:
@@ -159,7 +186,7 @@ def _check_power(row: StatedRow, part: str, duration_s: float) -> Iterator[Check
     kwh, power_w = row.numbers.get(f"{part}_energy"), row.numbers.get(f"{part}_power")
     if kwh is None or not (kwh or power_w):
         return
-    mean_w, place = kwh * J_PER_KWH / duration_s, f"{row.place}, {part}"
+    mean_w, place = _find_mean_w(row, part, duration_s), f"{row.place}, {part}"
     ratio = mean_w / power_w if power_w else math.inf
     for factor, unit in UNITS.items():
         if factor / UNIT_SPREAD < ratio < factor * UNIT_SPREAD:
@@ -168,9 +195,22 @@ def _check_power(row: StatedRow, part: str, duration_s: float) -> Iterator[Check
             return
     if mean_w > MOST_W:
         yield Check("codecarbon.impossible", "failed", place, {"mean_w": mean_w, "most_w": MOST_W})
+    elif power_w == 0:
+        yield Check("codecarbon.zero-power", "failed", place, {"mean_w": mean_w})
     elif power_w and not 1 / POWER_RATIO < ratio < POWER_RATIO:
         numbers = {"mean_w": mean_w, "power_w": power_w, "duration_s": duration_s}
-        yield Check("codecarbon.power", "warning", place, numbers)
+        yield Check("codecarbon.power", "failed" if _is_far_off(row, duration_s) else "warning", place, numbers)
+
+
+def _find_mean_w(row: StatedRow, part: str, duration_s: float) -> float:
+    return (row.numbers.get(f"{part}_energy") or 0.0) * J_PER_KWH / duration_s / row.pue
+
+
+def _is_far_off(row: StatedRow, duration_s: float) -> bool:
+    """Return whether all parts are far above their power: the last power of one part may be low, that of memory not."""
+    powers = {part: row.numbers.get(f"{part}_power") for part in PARTS if row.numbers.get(f"{part}_energy")}
+    found = [_find_mean_w(row, part, duration_s) / power_w for part, power_w in powers.items() if power_w]
+    return min(found, default=0.0) > FAR_RATIO
 
 
 def _differ(one: float, other: float, share: float) -> bool:
@@ -191,7 +231,8 @@ def _check_repeats(rows: Sequence[StatedRow]) -> Iterator[Check]:
         if before is None or before.start_s is None or row.start_s is None:
             continue
         if abs(before.start_s - row.start_s) <= SHIFT_S:
-            is_less = row.parts_kwh < before.parts_kwh
+            now, then = (one.numbers.get("energy_consumed") or one.parts_kwh for one in (row, before))
+            is_less = now < then
             code = "codecarbon.falls" if is_less else "codecarbon.stage"
             status: CheckStatus = "failed" if is_less else "note"
             yield Check(code, status, before.place, {"line": row.line})
@@ -241,11 +282,15 @@ def _check_constant_powers(rows: Sequence[StatedRow]) -> Iterator[Check]:
 
 @dataclass(frozen=True, slots=True)
 class PowerLog:
-    """Hold the readings of an analyzer: times (s), power (W; NaN = not read), and the sums of the channels (W)."""
+    """Hold the readings of an analyzer: times (s), power (W; NaN = not read), and the sums of the channels (W).
+
+    `products` are pairs: volts x amperes x power factor (W), and the share by which the printed digits round it.
+    """
 
     times_s: Sequence[float]
     watts: Sequence[float]
     channels_w: Sequence[float] = ()
+    products: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +300,8 @@ class PowerControl:
     `watts` are mean, lowest, highest (W) and the number of samples that PTDaemon states for the testing run;
     `uncertainty` is its mean uncertainty as a share; `phases` are the four times of the testing run by server and
     client (s); `hashes` are (name, stated SHA-1, found SHA-1 or None). `least_s` is the shortest time that the load
-    generator was asked to run; `missing` has the files that cannot be read, and whether they exist.
+    generator was asked to run; `missing` has the files that cannot be read, and whether they exist. `rates` are
+    results: name, number in the detail log, number in the summary beside it, half of its last digit.
     """
 
     watts: tuple[float, float, float, int] | None = None
@@ -269,6 +315,7 @@ class PowerControl:
     validity: str = ""
     least_s: float | None = None
     missing: Mapping[str, bool] = field(default_factory=dict)
+    rates: Sequence[tuple[str, float, float, float]] = ()
 
 
 def check_power_log(log: PowerLog, window_s: tuple[float, float] | None, control: PowerControl) -> list[Check]:
@@ -281,6 +328,8 @@ def check_power_log(log: PowerLog, window_s: tuple[float, float] | None, control
         *_check_clocks(log, control),
         *_check_replies(log, control),
         *_check_channels(log),
+        *_check_products(log),
+        *_check_stuck(log),
         *_check_conduct(control),
         *_check_hashes(control),
         *_check_controller(control),
@@ -375,6 +424,21 @@ def _check_channels(log: PowerLog) -> Iterator[Check]:
         yield Check("mlperf.channels", "ok" if worst <= CHANNEL_SHARE else "warning", numbers={"share": worst})
 
 
+def _check_products(log: PowerLog) -> Iterator[Check]:
+    """Compare power with volts x amperes x power factor of the same line, by the medians of share and rounding."""
+    pairs = [(w / p, r) for w, (p, r) in zip(log.watts, log.products, strict=False) if w > 0 and p > 0]
+    if pairs:
+        ratio, rounding = (statistics.median(column) for column in zip(*pairs, strict=True))
+        is_same = abs(ratio - 1) <= PRODUCT_SHARE + rounding
+        yield Check("mlperf.product", _rate_figure(is_same), numbers={"share": ratio, "most": PRODUCT_SHARE + rounding})
+
+
+def _check_stuck(log: PowerLog) -> Iterator[Check]:
+    count, watts = max(((len(list(same)), w) for w, same in groupby(log.watts) if not math.isnan(w)), default=(0, 0.0))
+    if count >= STUCK_READINGS:
+        yield Check("mlperf.stuck", "warning", numbers={"equal": count, "watts": watts})
+
+
 def _check_conduct(control: PowerControl) -> Iterator[Check]:
     if control.analyzer:
         model = control.analyzer.partition(",")[0]
@@ -385,6 +449,9 @@ def _check_conduct(control: PowerControl) -> Iterator[Check]:
     if control.validity:
         is_valid = control.validity == "VALID"
         yield Check("mlperf.validity", "ok" if is_valid else "failed", texts={"validity": control.validity})
+    for name, detail, summary, half_digit in control.rates:
+        is_same = abs(detail - summary) <= 2 * half_digit + MEAN_SHARE * abs(detail)
+        yield Check("mlperf.summary", _rate_figure(is_same), name, {"detail": detail, "summary": summary})
 
 
 def _check_hashes(control: PowerControl) -> Iterator[Check]:

@@ -13,7 +13,7 @@ from joulelab.cli.output import print_blocks, print_json, print_notice, show_pro
 from joulelab.cli.parameters import format_examples, json_option, runs_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from joulelab.analysis.outside_figures import StandardRow
     from joulelab.analysis.result import Check, Result
@@ -41,6 +41,7 @@ class OutsideReport:
     checks: list[Check] = field(default_factory=list)
     result: Result | None = None
     error: str = ""
+    compared: Mapping[str, int] | None = None  # lines of a table by comparison
 
     @property
     def name(self) -> str:
@@ -60,6 +61,7 @@ class OutsideReport:
         worded = [make_plain(check) | {"text": word_check(check).text} for check in self.checks]
         plain: dict[str, Any] = {"name": self.name, "kind": self.kind, "status": "failed" if self.has_failed else "ok"}
         plain |= {"checks": worded, "error": self.error or None}
+        plain |= {} if self.compared is None else {"compared": dict(self.compared)}
         if self.result is not None:
             energy = self.result.energy
             per = {kind: make_plain(q) for kind, q in self.result.per_work().items()}
@@ -164,12 +166,13 @@ def _find_levels(folder: Path, machine_nodes: int | None, *, is_needed: bool) ->
     from joulelab.core.errors import JoulelabError
     from joulelab.report.citation import gather_measurement
     from joulelab.store.run_folder import read_meta
+    from joulelab.store.run_reader import open_run
 
     try:
         result = load_result(folder)
         if result.state == "live" or result.is_damaged:  # the verification has the reason
             return None
-        facts = gather_measurement(result, read_meta(folder), machine_nodes)
+        facts = gather_measurement(result, read_meta(folder), machine_nodes, open_run(folder).tables())
     except JoulelabError:
         return None
     return judge_levels(facts), judge_mlperf(facts), bool(result.twin)
@@ -237,12 +240,13 @@ def verify_outside(path: Path) -> OutsideReport | None:
 def _verify_table(path: Path) -> OutsideReport:
     from itertools import islice
 
-    from joulelab.analysis.outside_figures import check_codecarbon, read_codecarbon_rows
+    from joulelab.analysis.outside_figures import check_codecarbon, list_compared, read_codecarbon_rows
     from joulelab.analysis.result import Check
     from joulelab.core.errors import ConfigError
     from joulelab.core.quantity import J_PER_KWH
     from joulelab.instruments.file.sources import CsvSource
     from joulelab.instruments.file.tool_results import find_tool
+    from joulelab.report.messages.verify_messages import COMPARISONS
 
     source = CsvSource(path)
     if find_tool(source.names) != "codecarbon":
@@ -264,22 +268,32 @@ def _verify_table(path: Path) -> OutsideReport:
     skipped = {check.scope for check in checks if check.code in ("codecarbon.stage", "codecarbon.duplicate")}
     counted = [row for row in rows if row.place not in skipped and row.numbers.get("energy_consumed") is not None]
     stated_j = sum(row.numbers.get("energy_consumed") or 0.0 for row in counted) * J_PER_KWH
-    return OutsideReport(
-        path, "codecarbon", _word_table(len(rows) + source.faults.shape, len(counted), stated_j, checks), checks
-    )
+    each = [list_compared(row) for row in rows]
+    compared = {name: sum(one[name] for one in each) for name in COMPARISONS}
+    answer = _word_table(len(rows) + source.faults.shape, len(counted), stated_j, checks, compared)
+    return OutsideReport(path, "codecarbon", answer, checks, compared=compared)
 
 
-def _word_table(rows: int, counted: int, stated_j: float, checks: list[Check]) -> list[tuple[str, str]]:
+def _word_table(
+    rows: int, counted: int, stated_j: float, checks: list[Check], compared: Mapping[str, int]
+) -> list[tuple[str, str]]:
     from joulelab.report.format import format_joules
+    from joulelab.report.messages.verify_messages import COMPARISONS
 
     bad = {check.scope.partition(",")[0] for check in checks if check.status == "failed"}
     warnings = sum(check.status == "warning" for check in checks)
     verdict = f"{len(bad)} of {rows} lines have figures that do not follow" if bad else ""
     verdict = verdict or (f"no figure is wrong for certain; warnings: {warnings}" if warnings else "")
-    verdict = verdict or "every figure follows from the others"
+    done = [COMPARISONS[name] for name, lines in compared.items() if lines]
+    verdict = verdict or ("no figure contradicts the others" if done else "nothing can be compared")
+    lacks = [
+        f"{COMPARISONS[name]} ({rows - lines} of {rows} lines)" for name, lines in compared.items() if lines < rows
+    ]
     left = f" ({rows - counted} of {rows} lines are in others, twice, or without energy)" if counted < rows else ""
     return [
         ("answer", verdict),
+        *([("compared", ", ".join(done))] if done else []),
+        *([("missing", f"figures to compare {', '.join(lacks)}")] if lacks else []),
         ("energy", f"{format_joules(stated_j)} stated in {counted} lines{left}; CodeCarbon states no uncertainty"),
     ]
 
@@ -297,8 +311,8 @@ def _verify_mlperf(path: Path, spl: Path) -> OutsideReport:
             result = _recompute(path, Path(scratch))
     except JoulelabError as failure:
         error = str(failure)
-    window, validity, least_s = read_window(spl)
-    control = PowerControl(**read_control(spl), validity=validity, least_s=least_s)
+    window, load = read_window(spl)
+    control = PowerControl(**read_control(spl), **load)
     checks = check_power_log(PowerLog(*read_power_log(spl)), window, control)
     return OutsideReport(path, "mlperf", _word_recomputed(result, error, checks), checks, result, error)
 

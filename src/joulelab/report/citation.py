@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from joulelab.analysis.outside_figures import MeasurementFacts
     from joulelab.analysis.result import Result, ScopeResult
     from joulelab.core.quantity import Quantity
+    from joulelab.store.run_reader import TableInfo
     from joulelab.study.folder import Study
     from joulelab.study.knobs import Value
 
@@ -219,18 +220,31 @@ def gather_methods(
     )
 
 
-def gather_measurement(result: Result, meta: Mapping[str, Any], machine_nodes: int | None = None) -> MeasurementFacts:
-    """Gather how one run was measured, as standards ask; `machine_nodes` is the number of nodes of the machine."""
+def gather_measurement(
+    result: Result, meta: Mapping[str, Any], machine_nodes: int | None = None, tables: Iterable[TableInfo] = ()
+) -> MeasurementFacts:
+    """Gather how one run was measured, as standards ask; `machine_nodes` is the number of nodes of the machine.
+
+    `tables` are those of the run: they state which counters do not see all the time.
+    """
     from joulelab.analysis.outside_figures import MeasurementFacts
 
     counted = list_counted_scopes(result)
     whole, options = result.group("measured"), meta.get("options") or {}
     rates = [one.reading.readings / result.duration_s for one in counted] if result.duration_s > 0 else []
     meters = _list_meters([result], [counted], [meta])
+    streams = [(info.host, stream) for info in tables for stream in info.streams]
+    blind = {(host, stream.scope, spec.name) for host, stream in streams for spec in stream.channels if spec.seen < 1}
     return MeasurementFacts(
         families=tuple(dict.fromkeys(find_family(one.scope) for one in counted)),
-        # A counter with bounds does not see all the time, as NVML's on H100.
-        is_counter=bool(counted) and all(one.reading.kind == "counter" and not one.mean_w.bounds for one in counted),
+        # A counter with bounds does not see all the time, as NVML's on H100; at constant power it has no bounds.
+        is_counter=bool(counted)
+        and all(
+            one.reading.kind == "counter"
+            and not one.mean_w.bounds
+            and (one.host, one.scope, one.reading.channel) not in blind
+            for one in counted
+        ),
         is_estimate=any(one.estimate for one in counted),
         rate_hz=min(rates, default=0.0),
         coverage=min((one.reading.coverage for one in counted), default=0.0),

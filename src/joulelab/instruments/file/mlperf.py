@@ -305,7 +305,8 @@ class LoadArchive:
 # A whole submission ----------------------------------------------------------------------------------------------
 
 SPL_PLACES = ("", "run_1", "performance/run_1")
-DETAIL_LOG = "mlperf_log_detail.txt"
+DETAIL_LOG, SUMMARY_LOG = "mlperf_log_detail.txt", "mlperf_log_summary.txt"
+FACTORS = ("Volts", "Amps", "PF")  # whose product is power
 
 
 def find_power_log(folder: Path) -> Path | None:
@@ -313,16 +314,18 @@ def find_power_log(folder: Path) -> Path | None:
     return next((p for place in SPL_PLACES if (p := folder / place / "spl.txt").is_file()), None)
 
 
-def read_power_log(spl: Path) -> tuple[list[float], list[float], list[float]]:
-    """Return times (UTC, s), power (W) and the sum of the channels (W) of each reading; NaN for a value that lacks.
+def read_power_log(spl: Path) -> tuple[list[float], list[float], list[float], list[tuple[float, float]]]:
+    """Return times (UTC, s), power (W), sum of the channels (W) and product of each reading; NaN for a missing value.
 
-    A reading whose time cannot be read is left out. Raises MeterError.
+    A product is volts x amperes x power factor (W), and the share by which its digits round it. A reading whose time
+    cannot be read is left out. Raises MeterError.
     """
     source = SplSource(spl, ",")
     shift_s = float(source.read_session()[0].get("clock_offset_s", 0.0))
     clock, times, watts, sums = Clock(STAMP), list[float](), list[float](), list[float]()
     power = source.names.index("Watts") if "Watts" in source.names else -1
     channels = [k for k, name in enumerate(source.names) if re.fullmatch(r"Ch[0-9]+ Watts", name)]
+    factors, products = _find_factors(source.names, len(channels)), list[tuple[float, float]]()
     for _, cells in source.read_rows():
         at_ns = _read_stamp(clock, cells[0])
         if at_ns is None:
@@ -331,7 +334,39 @@ def read_power_log(spl: Path) -> tuple[list[float], list[float], list[float]]:
         watts.append(_read_watts(cells[power]) if power >= 0 else math.nan)
         if channels:
             sums.append(sum(_read_watts(cells[k]) for k in channels))
-    return times, watts, sums
+        if factors:
+            products.append(_multiply_factors(cells, factors))
+    return times, watts, sums, products
+
+
+def _find_factors(names: Sequence[str], channels: int) -> list[list[int]]:
+    """Return the columns of each channel's factors; those of the whole log with one channel at most.
+
+    With more of them, PTDaemon writes the mean of their amperes.
+    """
+    places = [name.removesuffix("Watts") for name in names if re.fullmatch(r"Ch[0-9]+ Watts", name)]
+    for prefixes in (places, [""] if channels <= 1 else []):
+        if prefixes and all(prefix + name in names for prefix in prefixes for name in FACTORS):
+            return [[names.index(prefix + name) for name in FACTORS] for prefix in prefixes]
+    return []
+
+
+def _multiply_factors(cells: Sequence[str], factors: Sequence[Sequence[int]]) -> tuple[float, float]:
+    watts = rounding_w = 0.0
+    for columns in factors:
+        # PTDaemon fills up to six decimals with zeros; analyzers have three at least.
+        texts = [re.sub(r"(\.\d{3}\d*?)0+$", r"\1", cells[k]) for k in columns]
+        values = [_read_watts(text) for text in texts]
+        product = math.prod(values)
+        watts += product
+        if product > 0:
+            rounding_w += product * sum(_find_half_digit(t) / v for t, v in zip(texts, values, strict=True))
+    return watts, rounding_w / watts if watts > 0 else math.nan
+
+
+def _find_half_digit(text: str) -> float:
+    """Return half of the last digit of a printed number."""
+    return 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
 def _read_watts(cell: str) -> float:
@@ -341,17 +376,34 @@ def _read_watts(cell: str) -> float:
         return math.nan
 
 
-def read_window(spl: Path) -> tuple[tuple[float, float] | None, str, float | None]:
-    """Return begin and end (UTC, s) of the timed part beside a power log; the load's validity and shortest time (s)."""
+def read_window(spl: Path) -> tuple[tuple[float, float] | None, dict[str, Any]]:
+    """Return begin and end (UTC, s) of the timed part beside a power log, and facts of the load.
+
+    These are `validity`, `least_s`, and `rates`: name, numbers in detail log and summary, half of the last digit.
+    """
     detail = spl.parent / DETAIL_LOG
     if not detail.is_file():
-        return None, "", None
+        return None, {}
     load = MllogSource(detail, ",").load
     span = load.interval
     window = None if span is None else (span[0] / NS, span[1] / NS)
     least_ms = load.results.get("effective_min_duration_ms")
     least_s = least_ms / 1e3 if isinstance(least_ms, int | float) else None
-    return window, str(load.results.get("result_validity", "")), least_s
+    facts = {"validity": str(load.results.get("result_validity", "")), "least_s": least_s}
+    return window, {**facts, "rates": _read_summary(spl.parent / SUMMARY_LOG, load.results)}
+
+
+def _read_summary(path: Path, results: Mapping[str, Any]) -> list[tuple[str, float, float, float]]:
+    """Compare the lines `Tokens per second: 25262.1` of a summary with the results of the detail log."""
+    rates = {key.replace("_per_second", "_per_sec"): results[key] for key in RATES if key in results}
+    found = []
+    for _, line in read_lines(path) if path.is_file() else ():
+        name, _, text = (part.strip() for part in line.partition(":"))
+        key = f"result_{name.lower().replace(' ', '_')}".replace("_per_second", "_per_sec")
+        value = rates.get(key)
+        if isinstance(value, int | float) and math.isfinite(stated := _read_watts(text)):
+            found.append((name, float(value), stated, _find_half_digit(text)))
+    return found
 
 
 def read_control(spl: Path) -> dict[str, Any]:

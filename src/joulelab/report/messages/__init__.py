@@ -4,6 +4,7 @@ A catalogue is a dictionary from code to (status, text, next step). Texts have f
 
     {scope} {meter}          a name that the check gives; a list of names is shortened
     {mean_w:W} {lost_s:s}    a number in SI units, written with its unit; also J and %, and with a sign: +W +s +%
+    {stated_w:=W}            a number with seven digits and a unit, for small differences
     {missed:reading}         a count with its noun: `1 reading`, `12 readings`
     {low_w~high_w:W}         a range; one value where both are equal
     [, in {share:%}]         an optional part: left out where a check does not give one of its fields

@@ -26,20 +26,26 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: energy / duration is {mean_w:W}; no such part has more than {most_w:W}",
         FIX_LINE,
     ),
+    "codecarbon.zero-power": ("failed", "{scope}: energy / duration is {mean_w:W}, but its power is 0", FIX_LINE),
     "codecarbon.power": (
-        "warning",
+        "warning or failed",
         "{scope}: energy / duration is {mean_w:W}, but its power is {power_w:W}",
-        "The duration of {duration_s:s} may be that of the last task only",
+        "The duration of {duration_s:s} may be wrong, or that of the last task only",
     ),
     "codecarbon.rate": (
         "failed",
-        "{scope}: emissions / duration is {found} mg/s, but emissions_rate states {stated} mg/s",
+        "{scope}: emissions / duration is {found:=mg/s}, but emissions_rate states {stated:=mg/s}",
         FIX_LINE,
     ),
     "codecarbon.intensity": (
         "failed",
         "{scope}: emissions / energy is {g_per_kwh} g/kWh, more than any grid has",
         FIX_LINE,
+    ),
+    "codecarbon.low-intensity": (
+        "warning",
+        "{scope}: emissions / energy is {g_per_kwh:=g/kWh}; grids have 10 g/kWh or more",
+        "The energy may be in Wh, or the emissions in t",
     ),
     "codecarbon.intensities": (
         "warning",
@@ -101,14 +107,29 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         ASK,
     ),
     "mlperf.samples": ("ok or failed", "PTDaemon counted {stated:reading}, the log has {found}", ASK),
-    "mlperf.mean": ("ok or failed", "PTDaemon states a mean of {stated_w:W}, the log gives {found_w:W}", ASK),
-    "mlperf.range": ("ok or failed", "PTDaemon states {low_w~high_w:W}, the log has {found_low_w~found_high_w:W}", ASK),
+    "mlperf.mean": ("ok or failed", "PTDaemon states a mean of {stated_w:=W}, the log gives {found_w:=W}", ASK),
+    "mlperf.range": (
+        "ok or failed",
+        "PTDaemon states {low_w~high_w:=W}, the log has {found_low_w~found_high_w:=W}",
+        ASK,
+    ),
     "mlperf.uncertainty": (
         "ok or failed",
         "an uncertainty of at most {most:%} is allowed[; PTDaemon states {share:%}]",
         ASK,
     ),
     "mlperf.channels": ("ok or warning", "the channels differ from their sum by at most {share:%}", ASK),
+    "mlperf.product": (
+        "ok or failed",
+        "power is {share:%} of volts x amperes x power factor (allowed difference: {most:%})",
+        ASK,
+    ),
+    "mlperf.stuck": ("warning", "{equal:reading} in turn are {watts:=W}: the analyzer may have been stuck", ASK),
+    "mlperf.summary": (
+        "ok or failed",
+        "{scope}: {detail:=} in mlperf_log_detail.txt, {summary:=} in mlperf_log_summary.txt",
+        ASK,
+    ),
     "mlperf.analyzer": ("ok or failed", "the analyzer is {model}", ASK),
     "mlperf.ranging": ("ok or failed", "a ranging run first, then fixed ranges", ASK),
     "mlperf.validity": ("ok or failed", "the load generator calls the result {validity}", ASK),
@@ -121,6 +142,14 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "mlperf.unreadable": ("failed", "{scope} of the power controller cannot be read", ASK),
     "mlperf.absent": ("note", "{files:file} not here, so not checked: {names}", ""),
+}
+
+# Comparisons in an emissions.csv.
+COMPARISONS = {
+    "sum": "parts with total energy",
+    "power": "energy with power",
+    "rate": "emissions with their rate",
+    "intensity": "emissions with energy",
 }
 
 # Aspects of standards, and what the next level needs.

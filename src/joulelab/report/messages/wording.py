@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 4  # names of a list that are written out
 MOST_HOSTS = 3
+EXACT_DIGITS = 7
 ORDER = {"failed": 0, "warning": 1, "note": 2}
 GAPS, CAUSES_OF_GAPS = "gaps", ("ending", "recorder", "paused", "disk")  # names of checks
 FIELD = re.compile(r"\{(\w+)(?:~(\w+))?(?::([^}]+))?\}")
@@ -170,6 +171,8 @@ def _format_value(value: Value, unit: str | None) -> str:
     if isinstance(value, tuple):
         more = f" and {len(value) - MOST_NAMED} more" if len(value) > MOST_NAMED else ""
         return "; ".join(map(escape_unprintable, value[:MOST_NAMED])) + more
+    if unit and unit.startswith("="):
+        return f"{fmt.format_plain(value, EXACT_DIGITS)} {unit[1:]}".rstrip()
     sign = "+" if unit and unit.startswith("+") and value > 0 else ""
     match (unit or "").removeprefix("+"):
         case "":

@@ -11,6 +11,8 @@ import pytest
 from tests.analysis.doubts import END, SECONDS, START, STATE, T, checks, named, only, steady
 from tests.analysis.folders import Folder, counter, gpu, power, state
 from tests.analysis.virtual import ns
+from tests.outside import make_home
+from tests.rows import every_row
 
 from joulelab.analysis.analyse import analyse_run
 from joulelab.core.spec import Accuracy
@@ -435,7 +437,33 @@ def test_a_limit_that_was_passed_before_it_was_looked_at(folder):
     folder.event(1.0, "limit", limit="2 kWh", limit_j=7.2e6, phase=None)
     assert only(folder, "limit.unseen").texts == {"limit": "1 J"}
     folder.event(8.0, "limit-reached", limit="1 J", limit_j=1.0, elapsed_s=6.5, then="SIGTERM")
-    assert not checks(Folder(folder.path.parent), "limit.unseen")
+    assert not checks(folder, "limit.unseen")
+
+
+def test_a_limit_that_was_passed_while_a_meter_was_lost(folder):
+    steady(folder).event(1.0, "limit", limit="1 J", limit_j=1.0, phase=None)
+    folder.event(3.0, "limit-lost", limit="1 J")
+    assert only(folder, "limit.unwatched").texts == {"limit": "1 J"}
+    assert not checks(folder, "limit.unseen")
+    folder.event(4.0, "limit-found", limit="1 J")
+    assert only(folder, "limit.unseen").texts == {"limit": "1 J"}
+    assert not checks(folder, "limit.unwatched")
+
+
+@every_row(
+    ("phases", "texts"),
+    [
+        ((), {"limit": "1 J", "phase": "trian"}),
+        (("train", "test\n", "train"), {"limit": "1 J", "phase": "trian", "names": "train, test\\n"}),
+        (("train", "trian"), None),
+    ],
+)
+def test_a_limit_of_a_phase_that_never_began(phases, texts):
+    folder = steady(Folder(make_home())).event(1.0, "limit", limit="1 J", limit_j=1.0, phase="trian")
+    for k, name in enumerate(phases):
+        begin, end = {"t": ns(6.0 + k), "mark": "begin", "name": name}, {"t": ns(7.0 + k), "mark": "end"}
+        folder.marks("9", begin | {"id": f"9-{k}"}, end | {"id": f"9-{k}"})
+    assert [check.texts for check in checks(folder, "limit")] == ([] if texts is None else [texts])
 
 
 def test_a_limit_with_other_values_is_read_with_care(folder):

@@ -21,7 +21,7 @@ ending.not-recorded estimate estimate.imported gaps hidden-gpus
 idle-drifted idle-gpus impossible impossible-power.negative impossible-power.outlier impossible-power.too-high
 impossible-power.wrong-unit included.overhead included.pue in-step.meter in-step.steps interval
 joined-apart joined-failed joined-other-command keeper
-late limit.lost limit.reached limit.unseen meters-disagree
+late limit.lost limit.no-phase limit.reached limit.unseen limit.unwatched meters-disagree
 mlperf.absent mlperf.analyzer mlperf.changed mlperf.channels mlperf.clocks mlperf.duration mlperf.gaps
 mlperf.log-clock mlperf.mean mlperf.no-controller mlperf.no-window mlperf.order mlperf.product mlperf.range
 mlperf.ranging mlperf.rate mlperf.samples mlperf.session mlperf.stuck mlperf.summary mlperf.too-few

@@ -113,6 +113,12 @@ def test_the_power_of_every_scope_is_the_same_number(run: Path) -> None:
     assert entry.power_w == view.now_w
 
 
+def test_scopes_without_readings_now_are_marked(run: Path) -> None:
+    scopes = {scope.scope: scope.is_silent for scope in track(run).scopes}
+    assert [scope for scope, is_silent in scopes.items() if is_silent] == ["dram:0"]
+    assert scopes["node.dc"] is False  # one reading each 5 s
+
+
 def test_the_energy_so_far_is_the_same_number(run: Path) -> None:
     watch = RunWatch(run, 1.0)
     view = watch.read()

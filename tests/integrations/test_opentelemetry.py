@@ -10,6 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +24,19 @@ from tests.waiting import until
 
 from joulelab.agent.collect import Seen
 from joulelab.agent.watched import list_hardware
+from joulelab.analysis.live_energy import LiveFigures, LiveScope
 from joulelab.analysis.live_state import LiveState
 from joulelab.analysis.results_file import load_result
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, MissingDependency
+from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Spec, Stream
 from joulelab.integrations import opentelemetry_export
 from joulelab.integrations.opentelemetry_export import (
     ExportSettings,
     HardwareReading,
     MetricPoints,
+    PeriodicExport,
     RunExport,
     clean_reason,
     list_result_readings,
@@ -97,6 +102,7 @@ def test_energies_never_fall_and_count_from_the_start(is_delta: bool) -> None:
     for at_ns, energy_j in ((200, 5.0), (300, 9.0), (400, 8.999), (500, 12.0)):
         data = points.make_metrics([HardwareReading("h", "gpu:0", None, "", energy_j, 80.0)], at_ns, lambda _host: None)
         found += list_values(data, "hw.energy")
+        points.note_sent()
         assert list_values(data, "hw.power") == [(80.0, 100, at_ns)]
     whole = [(5.0, 100, 200), (9.0, 100, 300), (9.0, 100, 400), (12.0, 100, 500)]
     assert found == ([(5.0, 100, 200), (4.0, 200, 300), (0.0, 300, 400), (3.0, 400, 500)] if is_delta else whole)
@@ -104,6 +110,152 @@ def test_energies_never_fall_and_count_from_the_start(is_delta: bool) -> None:
         [HardwareReading("h", "gpu:0", None, "", None, float("nan"))], 600, lambda _host: None
     )
     assert list_values(nothing, "hw.energy") == []
+
+
+class FakeExporter:
+    """Stand in for an exporter: keep the energies of each export, and answer as `answers` do, then with success."""
+
+    def __init__(self, *answers: str) -> None:
+        self.sent: list[tuple[str, tuple[float, int, int]]] = []
+        self.is_shut_down = False
+        self._answers = list(answers)
+
+    def export(self, data: Any) -> Any:
+        answer = self._answers.pop(0) if self._answers else "SUCCESS"
+        self.sent += [(answer, point) for point in list_values(data, "hw.energy")]
+        return SimpleNamespace(name=answer)
+
+    def shutdown(self, timeout_millis: float = 30_000) -> None:
+        assert timeout_millis == 0  # it is called in the way of the workload
+        self.is_shut_down = True
+
+
+class Clock:
+    """Stand in for the time and the event of an export: pauses pass at once, until `end_s`."""
+
+    def __init__(self, end_s: float) -> None:
+        self.now_s = self.cpu_s = 0.0
+        self._end_s = end_s
+
+    def wait(self, seconds: float) -> bool:
+        self.now_s += seconds
+        return self.now_s > self._end_s
+
+    def is_set(self) -> bool:
+        return self.now_s > self._end_s
+
+    def work(self, cpu_s: float, wall_s: float) -> None:
+        self.cpu_s += cpu_s
+        self.now_s += wall_s
+
+
+def export_with(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, exporter: FakeExporter, settings: ExportSettings, costs: Any
+) -> tuple[list[float], PeriodicExport]:
+    """Run the loop of an export of 100 W in virtual time; return the times of its readings."""
+    times: list[float] = []
+
+    def read() -> tuple[list[HardwareReading], int]:
+        times.append(clock.now_s)
+        clock.work(*costs)
+        return [HardwareReading("h", "gpu:0", None, "", 100.0 * times[-1])], round(times[-1] * NS)
+
+    monkeypatch.setattr(opentelemetry_export, "open_exporter", lambda *_: exporter)
+    fake = SimpleNamespace(monotonic=lambda: clock.now_s, thread_time=lambda: clock.cpu_s)
+    monkeypatch.setattr(opentelemetry_export, "time", fake)
+    points = MetricPoints(0, is_delta=settings.is_delta)
+    export = PeriodicExport(settings, points, read, lambda _host: None)
+    monkeypatch.setattr(export, "_over", clock)
+    export._export_on()
+    return times, export
+
+
+def test_a_delta_that_was_not_received_is_part_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = FakeExporter("SUCCESS", "FAILURE", "FAILURE")
+    settings = ExportSettings(HTTP, "", 10.0, is_delta=True)
+    _, export = export_with(monkeypatch, Clock(50.0), exporter, settings, (0.0, 0.0))
+    assert exporter.sent == [
+        ("SUCCESS", (1000.0, 0, 10 * NS)),
+        ("FAILURE", (1000.0, 10 * NS, 20 * NS)),
+        ("FAILURE", (2000.0, 10 * NS, 30 * NS)),
+        ("SUCCESS", (3000.0, 10 * NS, 40 * NS)),
+        ("SUCCESS", (1000.0, 40 * NS, 50 * NS)),
+    ]
+    assert export.problem
+
+
+@every_row(
+    ("costs", "every_s"),
+    [
+        ((0.06, 0.1), 1.0),  # eight GPUs
+        ((0.06, 3.0), 3.06),  # a collector that answers slowly
+        ((1.5, 1.5), 3.0),  # half of one core at most
+    ],
+)
+def test_an_interval_is_kept_if_exports_can_follow(costs: tuple[float, float], every_s: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        times, _ = export_with(patch, Clock(20.0), FakeExporter(), ExportSettings(HTTP, "", 1.0), costs)
+    assert [b - a for a, b in pairwise(times)] == pytest.approx([every_s] * (len(times) - 1))
+    assert len(times) > 5
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("is_delta", [False, True])
+def test_the_last_export_follows_the_live_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_delta: bool) -> None:
+    """A live export is under way when the command ends: its answer comes, or, for a delta, it never comes."""
+    asked, answer = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    class Slow(FakeExporter):
+        def export(self, data: Any) -> Any:
+            asked.set()
+            answer.wait(300)
+            order.append("live")
+            return super().export(data)
+
+    class Last(FakeExporter):
+        def export(self, data: Any) -> Any:
+            order.append("last")
+            return super().export(data)
+
+    slow, last = Slow(), Last()
+    monkeypatch.setattr(opentelemetry_export, "open_exporter", lambda *words: last if len(words) == 3 else slow)
+    monkeypatch.setattr(opentelemetry_export, "FLUSH_S", 0.1 if is_delta else 300.0)
+    display: Any = SimpleNamespace(begin=lambda _run: None, end=lambda: None)
+    warnings: list[str] = []
+    run = make_run(tmp_path)
+    export = RunExport(ExportSettings(HTTP, "", 0.001, is_delta=is_delta), display, {}, warnings.append)
+    reading = HardwareReading("h", "gpu:0", None, "", 1.0)
+    monkeypatch.setattr(export, "_read_live", lambda: ([reading], 7))
+    export.begin(run)
+    assert asked.wait(300)
+    export.end()
+    assert slow.is_shut_down  # it is not repeated later
+    outcome: Any = SimpleNamespace(result=load_result(run))
+    with export.send_result(outcome):
+        if not is_delta:
+            answer.set()
+    if is_delta:
+        until(lambda: bool(warnings), "the note")
+        assert order == []  # a difference that may have been received is not sent again
+        assert "no answer of the collector" in warnings[0]
+        answer.set()
+    else:
+        assert order == ["live", "last"]
+        assert warnings == []
+
+
+def test_a_scope_without_readings_has_no_live_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path)
+    scopes = tuple(LiveScope("h", f"gpu:{k}", None, "", Quantity(5.0), is_silent=k == 1) for k in range(2))
+    figures = LiveFigures(0, 9, {}, scopes=scopes, scope_w={"gpu:0": 3.0, "gpu:1": float("nan")})
+    display: Any = None
+    export = RunExport(ExportSettings(HTTP, ""), display, {}, lambda _text: None)
+    monkeypatch.setattr(export, "_run", run)
+    monkeypatch.setattr(export, "_host", SimpleNamespace(read=lambda: figures))
+    found = export._read_live()
+    assert found is not None
+    assert [(reading.scope, reading.energy_j, reading.power_w) for reading in found[0]] == [("gpu:0", 5.0, 3.0)]
 
 
 def test_attributes_follow_the_conventions_and_those_of_the_user_win(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from joulelab.analysis.device_load import GpuLoads, find_cpu_time, load_gpu_curv
 from joulelab.analysis.job_accounting import compare_accounts, list_account_events, make_account_result
 from joulelab.analysis.joining import JoinedScopes, compare_meters, join_meters, mark_in_step
 from joulelab.analysis.marked_phases import (
+    MOST_PHASES,
     MarkedPhase,
     MarkedWork,
     find_stretches,
@@ -164,12 +165,15 @@ def analyse_span(run: Run, span: RunSpan, events: list[dict[str, Any]]) -> Resul
     imported = end.get("outcome") == "imported"
     has_ended = (run.state, end.get("outcome"), end.get("exit_code")) == ("closed", "exit", 0)
     open_phases = tuple(escape_unprintable(phase.title) for phase in phases if phase.open_end) if has_ended else ()
+    names = tuple(dict.fromkeys(phase.name for phase in phases if phase.steps is None))
+    knows_phases = work.phases <= MOST_PHASES and not any(map(is_of_marks, damage))
     evidence = RunEvidence(
         run.state, a, b, span.idle, scopes, results, events, gaps,
         unread=_list_unread(run, scopes, accounted, events), incomplete=tuple(joined.incomplete),
         imported=imported, lags=joined.lags, groups=groups,
         comparisons=compared, accounts=accounts, steps=steps, facts=facts, damage=damage,
-        phases=work.phases, work_left_out=work.left_out, open_phases=open_phases, counted=counted,
+        phases=work.phases, phase_names=names if knows_phases else None,
+        work_left_out=work.left_out, open_phases=open_phases, counted=counted,
         nodes={host: (own.start_ns, own.end_ns) for host, own in span.nodes.items()},
         is_unverifiable=bool(work.amounts) and run.state == "closed" and not imported and not run.lists_files,
     )  # fmt: skip

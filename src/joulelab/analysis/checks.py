@@ -77,6 +77,7 @@ class RunEvidence:
     facts: Mapping[str, Fact] = field(default_factory=dict)
     damage: Sequence[FileProblem] = ()
     phases: int = 0
+    phase_names: Sequence[str] | None = None  # of all phases, each once; None if some may be missing
     work_left_out: int = 0
     open_phases: Sequence[str] = ()  # of a run that ended by itself
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # begin and end (ns) by host of a joined run
@@ -185,13 +186,19 @@ def _check_end(run: RunEvidence) -> Iterator[Check]:
 
 
 def _check_limits(run: RunEvidence) -> Iterator[Check]:
-    """Return the limit of energy that was reached, one that was passed unseen, and one that was not watched."""
+    """Return the limit that was reached, those that were passed unseen, not watched, or for no phase of the run."""
     used_j = next((g.energy.value for g in run.groups if g.name == "measured"), 0.0)
     is_open = run.state == "live" or run.list_events("limit-reached")
+    is_lost = len(run.list_events("limit-lost")) > len(run.list_events("limit-found"))
     for event in () if is_open else run.list_events("limit"):
-        limit_j = _read_number(event, "limit_j")
-        if used_j > limit_j and not event.get("phase"):
-            yield Check("limit.unseen", "warning", numbers={"used_j": used_j}, texts={"limit": str(event.get("limit"))})
+        texts, phase = {"limit": str(event.get("limit"))}, event.get("phase")
+        if phase and run.phase_names is not None and phase not in run.phase_names:
+            texts["phase"] = escape_unprintable(str(phase))
+            texts |= {"names": ", ".join(map(escape_unprintable, run.phase_names))} if run.phase_names else {}
+            yield Check("limit.no-phase", "warning", texts=texts)
+        elif used_j > _read_number(event, "limit_j") and not phase:
+            code = "limit.unwatched" if is_lost else "limit.unseen"
+            yield Check(code, "warning", numbers={"used_j": used_j}, texts=texts)
     for event in run.list_events("limit-reached")[:1]:
         numbers = {"limit_j": _read_number(event, "limit_j"), "reached_s": _read_number(event, "elapsed_s")}
         texts = {name: str(event[name]) for name in ("limit", "phase", "then") if event.get(name)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from joulelab.analysis.breakdown import break_down_energy
 from joulelab.analysis.channels import load_channels
 from joulelab.analysis.joining import join_meters
-from joulelab.analysis.live_state import FAST_S, NOW_S, STALE_S, JournalFollower
+from joulelab.analysis.live_state import FAST_S, NOW_S, STALE_PERIODS, STALE_S, JournalFollower
 from joulelab.analysis.result import ChannelEnergy, ScopeResult
 from joulelab.core.clock import NS
 from joulelab.core.quantity import Quantity, add_quantities
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from joulelab.analysis.channels import ScopeChannels
+    from joulelab.analysis.channels import EnergyChannel, ScopeChannels
     from joulelab.analysis.readings import Ints
     from joulelab.store.sample_tables import SampleTable, TableSegment
 
@@ -40,13 +40,17 @@ _STAMPS = struct.Struct("<qq")
 
 @dataclass(frozen=True, slots=True)
 class LiveScope:
-    """Hold the energy (J) of one scope since the start, with the names that its meter states."""
+    """Hold the energy (J) of one scope since the start, with the names that its meter states.
+
+    `is_silent`: its meter gives no readings now; its energy since the last one is assumed, not measured.
+    """
 
     host: str
     scope: str
     parent: str | None
     model: str
     energy: Quantity
+    is_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +161,13 @@ class EnergyTail:
         for key in dict.fromkeys(key for keys in groups.values() for key in keys):
             recent = scopes[key].best.energy(self._earlier.to_ns, b_ns, steps)
             used[key] = self._earlier.energy[key] + recent if key in self._earlier.energy else recent
+        newest_ns = max((_find_last_ns(scope.best) for scope in scopes.values()), default=0)
         return LiveFigures(
             self.start_ns,
             b_ns,
             {name: add_quantities(used[key] for key in keys) for name, keys in groups.items()},
             estimate=any(scopes[key].best.spec.estimate for key in groups.get("measured", ())),
-            scopes=tuple(_describe_scope(scopes[key], energy) for key, energy in used.items()),
+            scopes=tuple(_describe_scope(scopes[key], energy, newest_ns) for key, energy in used.items()),
         )
 
     def _group_scopes(self, scopes: dict[ScopeKey, ScopeChannels], b_ns: int) -> None:
@@ -256,8 +261,17 @@ class _RecentRun(Run):
         return replace(segment, header=moved, rows=segment.rows - low)
 
 
-def _describe_scope(scope: ScopeChannels, energy: Quantity) -> LiveScope:
-    return LiveScope(scope.host, scope.scope, scope.parent, scope.best.stream.model, energy)
+def _describe_scope(scope: ScopeChannels, energy: Quantity, newest_ns: int) -> LiveScope:
+    best = scope.best
+    is_silent = newest_ns - _find_last_ns(best) >= max(STALE_PERIODS * best.step_s, STALE_S) * NS
+    return LiveScope(scope.host, scope.scope, scope.parent, best.stream.model, energy, is_silent)
+
+
+def _find_last_ns(channel: EnergyChannel) -> int:
+    """Return the time of the last reading (monotonic ns); of a sum, that of the member without readings for longest."""
+    if channel.members:
+        return min(map(_find_last_ns, channel.members))
+    return int(channel.readings.t0_ns[-1])
 
 
 def _make_bare_result(scope: ScopeChannels) -> ScopeResult:

@@ -6,7 +6,8 @@ with their energy and its interval as attributes; TRACEPARENT links them to an o
 
 Points are made here instead of by the SDK's instruments, because an energy has the time of its readings: a counter
 that begins with the workload, and at its end equals the energy of the run. Nothing here waits for a collector in the
-way of the workload: exporters work in threads of their own, and the last export has FLUSH_S.
+way of the workload: exporters work in threads of their own, and the last export has FLUSH_S. The last point of a run
+follows all others: it is sent when the live export under way has ended.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ MODULES = (
 HARDWARE_TYPES = {"gpu": "gpu", "cpu": "cpu", "dram": "memory", "psu": "power_supply", "node.ac": "enclosure"}
 FLUSH_S = 1.5  # for the last export: a collector that does not answer delays the end by this time
 USUAL_INTERVAL_S, LEAST_INTERVAL_S = 60.0, 0.2
-SHARE = 0.005  # of one core, for the readings of a live run
 MOST_SPANS = 2000
 CHECK = "check OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS"
 NOT_EXPORTED = "energy is not exported by OTLP"
 MOST_OF_REASON = 160  # letters of an exporter's message
 LEAST_SECRET = 4  # letters of a word of a header: shorter ones occur everywhere
+ScopeKey = tuple[str, str]  # host, scope
 CREDENTIALS = "_CREDENTIAL_PROVIDER"  # ends the variables by which the exporters get a session of their own
 
 
@@ -154,12 +155,17 @@ class HardwareReading:
 
 
 class MetricPoints:
-    """Make the points of metrics; an energy never falls, and is counted from the start (UTC, ns)."""
+    """Make the points of metrics; an energy never falls, and is counted from the start (UTC, ns).
+
+    A delta counts since the last export that succeeded: call `note_sent` after each.
+    """
 
     def __init__(self, start_ns: int, *, is_delta: bool = False) -> None:
         self.made = 0
         self._start_ns, self._is_delta = start_ns, is_delta
-        self._last: dict[tuple[str, str], tuple[float, int]] = {}
+        self._highest: dict[ScopeKey, float] = {}
+        self._sent: dict[ScopeKey, tuple[float, int]] = {}
+        self._unsent: dict[ScopeKey, tuple[float, int]] = {}
         self._lock = threading.Lock()
 
     def make_metrics(self, readings: Iterable[HardwareReading], at_ns: int, describe: Callable[[str], Any]) -> Any:
@@ -180,6 +186,7 @@ class MetricPoints:
         hosts: dict[str, tuple[list[Any], list[Any]]] = {}
         with self._lock:
             self.made += 1
+            self._unsent = {}
             for reading in readings:
                 energies, powers = hosts.setdefault(reading.host, ([], []))
                 if reading.energy_j is not None and isfinite(reading.energy_j):
@@ -195,12 +202,18 @@ class MetricPoints:
             found.append(ResourceMetrics(describe(host), [scope], ""))
         return MetricsData(found)
 
-    def _count_energy(self, key: tuple[str, str], energy_j: float, at_ns: int) -> tuple[float, int]:
+    def note_sent(self) -> None:
+        """Note that the points made last were received: deltas count from them on."""
+        with self._lock:
+            self._sent |= self._unsent
+            self._unsent = {}
+
+    def _count_energy(self, key: ScopeKey, energy_j: float, at_ns: int) -> tuple[float, int]:
         """Return the value of a counter and the time since which it counts."""
-        last_j, last_ns = self._last.get(key, (0.0, self._start_ns))
-        energy_j = max(energy_j, last_j)
-        self._last[key] = energy_j, at_ns
-        return (energy_j - last_j, last_ns) if self._is_delta else (energy_j, self._start_ns)
+        energy_j = self._highest[key] = max(energy_j, self._highest.get(key, 0.0))
+        self._unsent[key] = energy_j, at_ns
+        sent_j, sent_ns = self._sent.get(key, (0.0, self._start_ns))
+        return (energy_j - sent_j, sent_ns) if self._is_delta else (energy_j, self._start_ns)
 
 
 def make_resource(host: str, attributes: Mapping[str, Any]) -> Any:
@@ -273,6 +286,7 @@ class PeriodicExport:
         self._settings, self._points, self._read, self._describe = settings, points, read, describe
         self._tell = tell
         self._is_failing = self._is_last_wanted = False
+        self._exporter: Any = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._export_on, name="joulelab-otlp", daemon=True)
 
@@ -282,8 +296,19 @@ class PeriodicExport:
             self._thread.start()
 
     def stop(self) -> None:
-        """Export nothing any more; does not wait."""
+        """Begin no further export, and repeat none that fails; does not wait for one that is under way."""
+        if self._over.is_set():
+            return
         self._over.set()
+        if self._exporter is not None:
+            with contextlib.suppress(Exception):  # nothing here may reach the workload
+                self._exporter.shutdown(timeout_millis=0)
+
+    def wait_until_idle(self, seconds: float) -> bool:
+        """Wait for the export under way after `stop`; return whether it has ended."""
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def finish(self) -> None:
         """Export a last time, within FLUSH_S: for a source that has no other end."""
@@ -293,24 +318,25 @@ class PeriodicExport:
             self._thread.join(FLUSH_S)
 
     def _export_on(self) -> None:
-        pause_s = self._settings.interval_s
+        pause_s = interval_s = self._settings.interval_s
         try:
             with _ExporterLog() as log:
-                exporter = None  # opened late: to import it takes half a second
                 while not self._over.wait(pause_s):
-                    began, is_first = time.thread_time(), exporter is None
-                    exporter = exporter or open_exporter(self._settings.metrics, "metric")
-                    self._export(exporter, log)
-                    if not is_first:  # the first export imports what it needs
-                        pause_s = max(self._settings.interval_s, (time.thread_time() - began) / SHARE)
+                    began_s, cpu_s = time.monotonic(), time.thread_time()
+                    if self._exporter is None:  # opened late: to import it takes half a second
+                        self._exporter = open_exporter(self._settings.metrics, "metric")
+                    self._export(self._exporter, log)
+                    # The interval is kept if exports take less time; else half of one core is the most that they use.
+                    pause_s = max(interval_s - (time.monotonic() - began_s), time.thread_time() - cpu_s)
                 if self._is_last_wanted:
-                    self._export(open_exporter(self._settings.metrics, "metric", FLUSH_S), log)
+                    last = open_exporter(self._settings.metrics, "metric", FLUSH_S)
+                    self._export(last, log, is_last=True)
         except Exception as error:  # noqa: BLE001 - nothing here may reach the workload
             self._note_failure(word_failure(error))
 
-    def _export(self, exporter: Any, log: _ExporterLog) -> None:
+    def _export(self, exporter: Any, log: _ExporterLog, *, is_last: bool = False) -> None:
         found = self._read()
-        if found is None or not found[0]:
+        if found is None or not found[0] or (self._over.is_set() and not is_last):
             return
         log.reason = ""
         try:
@@ -319,7 +345,8 @@ class PeriodicExport:
             is_sent, log.reason = False, word_failure(error)
         if is_sent:
             self._is_failing = False
-        else:
+            self._points.note_sent()
+        elif is_last or not self._over.is_set():  # one that was cut short at the end is part of the last export
             self._note_failure(log.reason or "the collector refused it")
 
     def _note_failure(self, reason: str) -> None:
@@ -408,6 +435,7 @@ class RunExport:
         readings = [
             HardwareReading(s.host, s.scope, s.parent, s.model, s.energy.value, figures.scope_w.get(s.scope))
             for s in figures.scopes
+            if not s.is_silent  # a counter does not rise without readings
         ]
         return readings, figures.at_ns + self._to_utc_ns
 
@@ -416,9 +444,11 @@ class RunExport:
         assert result is not None
         try:
             with _ExporterLog() as log:
-                sent = []
+                sent, is_unanswered = [], False
                 readings = list_result_readings(result, with_power=not self._points.made)
-                if settings.metrics and readings:
+                if self._periodic is not None and not self._periodic.wait_until_idle(FLUSH_S / 2):
+                    is_unanswered = settings.is_delta  # a difference that may have been received is not sent twice
+                if settings.metrics and readings and not is_unanswered:
                     exporter = open_exporter(settings.metrics, "metric", FLUSH_S)
                     at_ns = result.end_ns + self._to_utc_ns
                     sent.append(exporter.export(self._points.make_metrics(readings, at_ns, self._describe)))
@@ -428,6 +458,8 @@ class RunExport:
                         sent.append(open_exporter(settings.traces, "trace", FLUSH_S).export(spans))
                 if any(each.name != "SUCCESS" for each in sent):
                     self._problem = f"{log.reason or 'the collector refused it'}; {CHECK}"
+                elif is_unanswered:
+                    self._problem = f"no answer of the collector within {FLUSH_S / 2:g} s; {CHECK}"
         except Exception as error:  # noqa: BLE001 - the workload has run, whatever happens here
             self._problem = word_failure(error)
 

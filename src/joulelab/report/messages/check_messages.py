@@ -43,8 +43,18 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "limit.unseen": (
         "warning",
-        "the command ended with {used_j:J}, above its limit of {limit}, before the limit was looked at",
+        "the command ended with {used_j:J}, above its limit of {limit}, before the next reading of its energy",
         "Limits are looked at from about a second after the start, then each second or more often",
+    ),
+    "limit.unwatched": (
+        "warning",
+        "the command ended with {used_j:J}, above its limit of {limit}, while the limit could not be watched",
+        "",
+    ),
+    "limit.no-phase": (
+        "warning",
+        "no phase named {phase} began, so nothing was counted for its limit of {limit}[; phases of this run: {names}]",
+        "Give --stop-at the name of a phase that the command marks",
     ),
     "limit.lost": (
         "warning",

@@ -138,7 +138,16 @@ def test_missing_files_and_folders_are_named_once(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "files": {"run.json": {"size": "1"}}}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"schema": 1}',
+        '{"schema": 1, "files": {"run.json": {"size": "1"}}}',
+        '{"schema": 1, "files": {"run.json": {"size": 1, "sha256": "", "Rows": 2}}}',
+        '{"wchema": 1, "files": {"run.json": {"size": 1, "sha256": ""}}}',
+    ],
 )
 def test_a_damaged_manifest_is_told_and_stays(run: Path, text: str) -> None:
     (run / FILE).write_text(text)
@@ -149,9 +158,21 @@ def test_a_damaged_manifest_is_told_and_stays(run: Path, text: str) -> None:
     assert (run / FILE).read_text() == text
 
 
-def test_names_that_lead_out_of_the_run_are_no_records(run: Path) -> None:
+def test_any_change_of_a_manifest_is_noticed(run: Path) -> None:
+    """A flipped bit may leave a valid document: another name of a key, another number of rows."""
+    good = (run / FILE).read_bytes()
+    assert read_manifest(run)
+    for at in range(len(good)):
+        for changed in (bytes([good[at] ^ 1]), bytes([good[at] ^ 0x20]), b""):
+            (run / FILE).write_bytes(good[:at] + changed + good[at + 1 :])
+            with pytest.raises(StoreError):
+                read_manifest(run)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "../other.parquet"])
+def test_names_that_lead_out_of_the_run_are_no_records(run: Path, name: str) -> None:
     record = {"size": 1, "sha256": ""}
-    (run / FILE).write_text(json.dumps({"schema": 1, "files": {"../../etc/passwd": record}}))
+    (run / FILE).write_text(json.dumps({"schema": 1, "files": {name: record}}))
     with pytest.raises(StoreError, match="incomplete"):
         read_manifest(run)
 

@@ -2,6 +2,7 @@
 
 Sizes are compared whenever a run is opened, hashes when its data is read for an analysis and by `joulelab verify`.
 Files of lines may have grown since (by a process that outlived the run): only their first bytes are compared then.
+The manifest ends with a hash of itself; those of earlier versions have none.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulelab.core.errors import NewerSchema, StoreError
-from joulelab.store.documents import read_document
-from joulelab.store.safe_files import open_regular, replace_file
+from joulelab.store.documents import LARGEST_DOCUMENT, read_document
+from joulelab.store.safe_files import open_regular, read_regular, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ FILE = "manifest.json"
 SCHEMA = 1
 RESULTS = ("results.json", "head.json", "rows.json")  # made from the files of a run; those of earlier versions too
 BLOCK = 1 << 20
+OWN, END = b',\n "sha256": "', b"\n}"
 Status = Literal["whole", "missing", "cut", "changed", "unreadable"]
 _RAW = re.compile(r"run\.json|end\.json|[^/]+/[^/]+\.(journal|damaged|parquet|jsonl)|[^/]+/marks/[^/]+\.jsonl")
 
@@ -97,7 +99,13 @@ def write_manifest(
                 files[name] = FileRecord(size, digest, rows.get(name))
     entries = {name: _encode_manifest(record) for name, record in sorted(files.items())}
     text = json.dumps({"schema": SCHEMA, "files": entries}, indent=1, ensure_ascii=False)
-    replace_file(run / FILE, text.encode(errors="backslashreplace") + b"\n", sync=True, own=True)
+    head = text.encode(errors="backslashreplace").removesuffix(END)
+    replace_file(run / FILE, head + _encode_own_hash(head), sync=True, own=True)
+
+
+def _encode_own_hash(head: bytes) -> bytes:
+    """Return the end of a manifest whose other lines are `head`."""
+    return b'%s%s"%s\n' % (OWN, hashlib.sha256(head + END).hexdigest().encode(), END)
 
 
 def _encode_manifest(record: FileRecord) -> dict[str, Any]:
@@ -116,6 +124,14 @@ def read_manifest(run: Path) -> dict[str, FileRecord] | None:
         raise NewerSchema(f"schema {data['schema']} of {FILE} is newer than this joulelab reads", where=str(run))
     if not isinstance(files, dict) or not files:
         raise StoreError(f"{FILE} is damaged", where=str(run), why="it names no files", code="store.damaged")
+    if data.keys() - {"schema", "files"}:
+        try:
+            text = read_regular(path, LARGEST_DOCUMENT)
+        except OSError as error:
+            raise StoreError(f"{FILE} cannot be read", where=str(run), why=str(error.strerror)) from None
+        head = text.rpartition(OWN)[0]
+        if text != head + _encode_own_hash(head):
+            raise StoreError(f"{FILE} is damaged", where=str(run), why="its own hash differs", code="store.damaged")
     return {name: _decode_manifest(run, name, entry) for name, entry in files.items()}
 
 
@@ -129,7 +145,8 @@ def read_records(run: Path) -> dict[str, FileRecord]:
 
 
 def _decode_manifest(run: Path, name: str, entry: object) -> FileRecord:
-    if isinstance(entry, dict) and _RAW.fullmatch(name) and not name.startswith("."):
+    is_inside = _RAW.fullmatch(name) and not name.startswith(".")
+    if isinstance(entry, dict) and entry.keys() <= {"size", "sha256", "rows"} and is_inside:
         size, digest, rows = entry.get("size"), entry.get("sha256"), entry.get("rows")
         if type(size) is int and size >= 0 and type(digest) is str and type(rows) in (int, type(None)):
             return FileRecord(size, digest, rows)

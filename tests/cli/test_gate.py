@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 import subprocess
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cli.entry import JOULELAB
@@ -14,11 +15,15 @@ from tests.report.synthetic import make_run
 
 from joulelab.analysis.results_file import load_result
 from joulelab.cli.group import run_commands
+from joulelab.report.gate_output import judge_groups
+from joulelab.report.group_comparison import RunGroup
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Call, Fail
+
+    from joulelab.analysis.result import Result
 
 
 @pytest.mark.system
@@ -65,6 +70,56 @@ def test_runs_without_energy_are_not_counted(call: Call, runs: Path, tmp_path: P
     assert f"joulelab show {lost.name}" in text
 
 
+@pytest.mark.parametrize(
+    ("given", "lacking", "new"),
+    [
+        ({"gpus": 0}, ["gpu:0", "gpu:1"], []),
+        ({"gpus": 1}, ["gpu:1"], []),
+        ({"cpus": 0}, ["cpu:0"], []),
+        ({"gpus": 3}, [], ["gpu:2"]),
+    ],
+)
+def test_runs_of_other_devices_are_not_judged(
+    call: Call, runs: Path, given: dict[str, Any], lacking: list[str], new: list[str]
+) -> None:
+    for watts in (299.0, 300.0, 301.0):
+        make_run(runs, gpu_w=watts, name="main")
+    for watts in (89.0, 90.0, 91.0):
+        make_run(runs, cpu_w=watts, name="mine", **given)
+    data = json.loads(call("gate", "name=main", "name=mine", "--json", code=2).stdout)
+    assert (data["decision"], data["reason"], data["ratio"]) == ("undecided", "scopes", None)
+    assert (data["not_in_current"], data["not_in_baseline"]) == (lacking, new)
+    text = " ".join(call("gate", "name=main", "name=mine", code=2).output.split())
+    assert " + ".join(lacking or new) in text
+
+
+def test_a_baseline_of_mixed_devices_is_not_judged(call: Call, runs: Path) -> None:
+    for watts, gpus in ((299.0, 2), (300.0, 2), (301.0, 0)):
+        make_run(runs, gpu_w=watts, gpus=gpus, name="main")
+    for watts in (299.0, 300.0, 301.0):
+        make_run(runs, gpu_w=watts, name="mine")
+    data = json.loads(call("gate", "name=main", "name=mine", "--json", code=2).stdout)
+    assert (data["reason"], data["not_in_baseline"], data["not_in_current"]) == ("scopes", ["gpu:0", "gpu:1"], [])
+
+
+def move_run(run: Result, host: str) -> Result:
+    """Return a run as if it had been measured on another host."""
+    scopes = tuple(replace(scope, host=host) for scope in run.scopes)
+    groups = tuple(replace(group, hosts=(host,) * len(group.scopes)) for group in run.groups)
+    return replace(run, host=host, scopes=scopes, groups=groups)
+
+
+def test_counters_of_one_name_on_two_hosts_are_two_devices(runs: Path) -> None:
+    results = tuple(load_result(make_run(runs, cpu_w=watts, gpus=0)) for watts in (89.9, 90.0, 90.1))
+    base, same = RunGroup("A", "main", results), RunGroup("B", "mine", results)
+    other = RunGroup("B", "mine", tuple(move_run(run, "node2") for run in results))
+    near, far = (judge_groups(base, group, 0.05, 0.05).verdict for group in (same, other))
+    assert (near.decision, near.reason) == ("not above", "")
+    assert near.interval == pytest.approx((1.0, 1.0), abs=0.01)
+    assert (far.decision, far.reason) == ("undecided", "meters")
+    assert far.interval == pytest.approx((0.92, 1.08), abs=0.01)
+
+
 def test_runs_without_energy_cannot_be_judged(call: Call, runs: Path) -> None:
     for name in ("a", "b"):
         make_run(runs, gpus=0, cpus=0, name=name)
@@ -104,10 +159,13 @@ def test_a_command_is_repeated_until_the_answer_is_clear(
     options = ("--meter", str(tmp_path / "steady.py"), "--runs", str(runs))
     script = ["sleep", "0.3"]
 
-    def joulelab(*words: str, code: int) -> str:
+    def call(*words: str, code: int) -> tuple[str, str]:
         done = subprocess.run([*JOULELAB, *words], capture_output=True, text=True, cwd=tmp_path, timeout=300)
         assert done.returncode == code, done.stderr + done.stdout
-        return done.stdout + done.stderr
+        return done.stdout, done.stderr
+
+    def joulelab(*words: str, code: int) -> str:
+        return "".join(call(*words, code=code))
 
     for _ in range(5):  # a busy machine makes them scatter
         joulelab("run", "-q", "--name", "base", *options, "--", *script, code=0)
@@ -120,3 +178,11 @@ def test_a_command_is_repeated_until_the_answer_is_clear(
     assert len(shlex.split(step)[3:]) == 3
     failed = joulelab("gate", "name=base", *options, "--", "sh", "-c", "exit 3", code=2)
     assert "the command failed (exit 3), so its energy is not judged" in failed
+    # With --json, standard output is the JSON and nothing else, also of an error.
+    loud = ("sh", "-c", "echo hi; sleep 0.3")
+    out, err = call("gate", "name=base", "--json", "--limit", "50%", "--at-most", "4", *options, "--", *loud, code=1)
+    assert json.loads(out)["decision"] == "above"
+    assert err.splitlines().count("hi") == 3
+    out, err = call("gate", "name=base", "--json", *options, "--", "sh", "-c", "echo hi; exit 3", code=2)
+    assert json.loads(out)["error"]["code"] == "workload.failed"
+    assert "exit 3" in err

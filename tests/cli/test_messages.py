@@ -24,8 +24,8 @@ config.name config.name-taken config.no-file config.no-job config.no-lines confi
 config.no-study config.no-such-picture config.only
 config.not-comparable config.not-for-source config.not-into config.not-verifiable config.other-file config.own-option
 config.secret-in-plain-text config.too-many-runs config.too-many-subjects config.unknown-key config.unknown-zone
-config.write error.nothing-to-draw
-store.gone store.no-recorder store.not-run-yet unavailable.failed
+config.write error.nothing-to-draw recorder.not-recorded
+store.gone store.no-recorder store.not-run-yet unavailable.failed workload.failed
 """
 USAGE = """
 exclusive format gate-runs needs-add needs-capture needs-estimate needs-file needs-list

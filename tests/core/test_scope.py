@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rows import every_row
 
-from joulelab.core.scope import find_family, find_parent, find_roots, list_ancestors, rank_scope
+from joulelab.core.scope import find_family, find_parent, find_roots, find_unlike_scopes, list_ancestors, rank_scope
 
 
 @every_row(
@@ -115,3 +115,17 @@ def test_nothing_is_counted_twice_and_nothing_is_left_out(forest):
         covered |= {t for t in top if scope in list_ancestors(t, parents)}
         assert covered, f"{scope} is measured and no counted scope holds it"
     assert find_roots(sorted(measured), parents) == find_roots(sorted(measured, reverse=True), parents)
+
+
+@every_row(
+    ("a", "b", "only_a", "only_b"),
+    [
+        (["gpu:0", "cpu:0"], ["cpu:0", "gpu:0"], (), ()),
+        (["gpu:0"], ["gpu:3"], (), ()),  # the numbers are those of the driver
+        (["gpu:1", "gpu:0", "cpu:0"], ["gpu:0", "cpu:0"], ("gpu:1",), ()),
+        (["gpu:0", "cpu:0"], ["node.ac"], ("gpu:0", "cpu:0"), ("node.ac",)),
+        (["node.ac", "node.ac"], ["node.ac"], ("node.ac",), ()),  # of two hosts
+    ],
+)
+def test_sums_are_alike_if_they_have_equally_many_scopes_of_each_family(a, b, only_a, only_b):
+    assert find_unlike_scopes(a, b) == (only_a, only_b)

@@ -14,6 +14,7 @@ from _pytest.pytester import SysModulesSnapshot
 
 from joulelab.core.quantity import Quantity
 from joulelab.integrations import measured_tests
+from joulelab.integrations.measured_tests import SpanEnergies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,8 @@ class Bench:
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pytester = pytester
         self.energies: list[float] = []
-        self.noise_j, self.device = 0.1, "GPU-0"
+        self.noise_j, self.device = 0.1, "nvml energy_j GPU-0@node1"
+        self.scopes: tuple[str, ...] = ("gpu:0",)
         pytester.makepyfile(test_it=TESTS)
         # pytester forgets all modules that a session imports; a second numpy, or a second Quantity, is not the first.
         monkeypatch.setattr(
@@ -71,10 +73,11 @@ class Bench:
         block.run = self.pytester.path
         return block
 
-    def measure_spans(self, _run: Path, spans: Sequence[tuple[int, int]]) -> tuple[list[Quantity], str]:
+    def measure_spans(self, _run: Path, spans: Sequence[tuple[int, int]]) -> SpanEnergies:
         drawn = [self.energies[k % len(self.energies)] for k in range(len(spans))] if self.energies else []
         terms = {"gain:nvml:H100": 0.01, "edge:": self.noise_j}
-        return [Quantity(j, {s: u * (j if s != "edge:" else 1) for s, u in terms.items()}) for j in drawn], self.device
+        energies = [Quantity(j, {s: u * (j if s != "edge:" else 1) for s, u in terms.items()}) for j in drawn]
+        return SpanEnergies(energies, self.device, self.scopes)
 
     def run(self, *words: str) -> pytest.RunResult:
         return self.pytester.runpytest_inprocess(*PLUGIN, "--energy", *words)
@@ -131,11 +134,72 @@ def test_a_baseline_is_written_and_fails_what_rises(bench: Bench) -> None:
         ["*22.* J in 3 runs, +* % to +* % against the baseline in base.json; a rise of 5*% must not pass."]
     )
     bench.run("--energy-baseline", "base.json", "--energy-limit", "40%").assert_outcomes(passed=3)
-    bench.device = "GPU-1"  # gains do not cancel between devices, so a difference of 3 % is not resolved
+    bench.device = (
+        "nvml energy_j GPU-1@node1"  # gains do not cancel between devices, so a difference of 3 % is not resolved
+    )
     bench.energies = [20.6, 20.7]
     other = bench.run("--energy-baseline", "base.json")
     other.assert_outcomes(passed=3)
     other.stdout.fnmatch_lines(["Not judged because of the meters' accuracy: 3 tests. *"])
+
+
+def test_energies_of_other_devices_are_not_compared(bench: Bench) -> None:
+    bench.energies, bench.scopes = [80.0, 80.1, 79.9], ("gpu:0", "gpu:1", "cpu:0")
+    bench.device = "nvml energy_j GPU-0@node1; nvml energy_j GPU-1@node1; rapl energy_j intel-rapl:0@node1"
+    bench.pytester.makepyfile(test_it="def test_one(): pass")
+    options = ("--energy-baseline", "base.json")
+    bench.run(*options, "--energy-update").assert_outcomes(passed=1)
+    base = bench.pytester.path / "base.json"
+    data = json.loads(base.read_text())
+    assert data["tests"]["test_it.py::test_one"]["scopes"] == ["gpu:0", "gpu:1", "cpu:0"]
+    bench.energies, bench.scopes = [30.0, 30.1, 29.9], ("gpu:0", "cpu:0")
+    bench.device = "nvml energy_j GPU-0@node1; rapl energy_j intel-rapl:0@node1"
+    less = bench.run(*options)
+    less.assert_outcomes(passed=1)
+    less.stdout.fnmatch_lines(
+        ["*test_one * 1  cannot decide", "Not judged, other devices *: 1 test.", "Only in the baseline: gpu:1. *"]
+    )
+    bench.energies, bench.scopes = [300.0, 301.0, 299.0], ("gpu:0", "gpu:1", "cpu:0", "dram:0")
+    more = bench.run(*options)
+    more.assert_outcomes(passed=1)
+    more.stdout.fnmatch_lines(["*test_one * 1  cannot decide", "Only in the session: dram:0. *"])
+    # A baseline of an earlier version has no scopes: the devices of each meter are counted.
+    del data["tests"]["test_it.py::test_one"]["scopes"]
+    base.write_text(json.dumps(data))
+    old = bench.run(*options)
+    old.assert_outcomes(passed=1)
+    old.stdout.fnmatch_lines(["*test_one * 1  cannot decide", "Only in the baseline: nvml energy_j GPU-0@node1, *"])
+    bench.device += "; nvml energy_j GPU-7@node1"
+    bench.run(*options).assert_outcomes(failed=1)
+
+
+def test_a_maximum_holds_beside_a_baseline_of_other_devices(bench: Bench) -> None:
+    bench.energies = [40.0, 40.1, 39.9]
+    bench.pytester.makepyfile(test_it="import pytest\n@pytest.mark.energy(max_j=50)\ndef test_one(): pass")
+    bench.run("--energy-baseline", "base.json", "--energy-update").assert_outcomes(passed=1)
+    bench.scopes = ("cpu:0",)
+    for joules, outcome, word in ((20.0, "passed", "1  cannot decide"), (80.0, "failed", "3  above")):
+        bench.energies = [joules, joules + 0.1, joules - 0.1]
+        result = bench.run("--energy-baseline", "base.json")
+        result.assert_outcomes(**{outcome: 1})
+        result.stdout.fnmatch_lines([f"*test_one * {word}"])
+
+
+def test_tests_without_an_entry_in_the_baseline_are_counted(bench: Bench) -> None:
+    bench.energies = [20.0, 20.1, 19.9]
+    bench.run("--energy-baseline", "base.json", "--energy-update", "-k", "plain")
+    some = bench.run("--energy-baseline", "base.json")
+    some.assert_outcomes(passed=3)
+    some.stdout.fnmatch_lines(["Not compared, no entry in base.json: 2 tests. *"])
+    some.stdout.no_fnmatch_line("Warning: *")
+    bench.run("--energy-baseline", "base.json", "-k", "plain").stdout.no_fnmatch_line("Not compared*")
+    bench.run().stdout.no_fnmatch_line("Not compared*")
+    none = bench.run("--energy-baseline", "base.json", "-k", "other")
+    none.assert_outcomes(passed=1, deselected=2)
+    none.stdout.fnmatch_lines(
+        ["Warning: no test was compared: base.json has no entry for 1 test.",
+         "It has test_it.py::test_plain, this session test_it.py::test_other; rootdir is *"]
+    )  # fmt: skip
 
 
 def test_a_failure_shows_the_output_of_the_last_repeat(bench: Bench) -> None:
@@ -249,8 +313,11 @@ def test_mistakes_are_refused(bench: Bench) -> None:
         result.stderr.fnmatch_lines(["*test_bad: write the marker as energy(max_j=50), in joules"])
         result.stdout.no_fnmatch_line("*No test has an energy*")
     (bench.pytester.path / "test_it.py").write_text("def test_plain(): pass")
-    lone = bench.pytester.runpytest_inprocess(*PLUGIN, "--energy-update")
-    lone.stderr.fnmatch_lines(["*--energy-update needs --energy*"])
+    for word in ("--energy-update", "--energy-baseline=b.json", "--energy-limit=5%", "--energy-repeats=10",
+                 "--energy-time=60", "--energy-time=0", "--energy-top=0"):  # fmt: skip
+        lone = bench.pytester.runpytest_inprocess(*PLUGIN, word)
+        assert lone.ret == pytest.ExitCode.USAGE_ERROR, word
+        lone.stderr.fnmatch_lines([f"*{word.partition('=')[0]} needs --energy*"])
 
 
 METER = """

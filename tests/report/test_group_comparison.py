@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.report.latex import list_latex_tables
@@ -19,6 +19,9 @@ from joulelab.report.comparison import compare_runs, write_comparison
 from joulelab.report.group_comparison import RunGroup, _word_pair, compare_groups, lay_out_groups, write_groups
 from joulelab.report.messages import COMPARISON
 from joulelab.report.terminal import write_blocks
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SPREAD = (0.99, 1.0, 1.01)
 
@@ -170,3 +173,10 @@ def test_two_runs_are_written_for_a_paper(base: Result) -> None:
     assert float(rows[0]["ratio"]) == pytest.approx(0.9)
     twin = replace(base, twin="bnl-h100")
     assert "simulated: twin bnl-h100" in write_comparison(compare_runs(twin, twin), "markdown")
+
+
+def test_runs_without_a_common_family_have_no_common_energy(tmp_path: Path) -> None:
+    gpus, cpus = (load_result(make_run(tmp_path, **given)) for given in ({"cpus": 0}, {"gpus": 0}))
+    found = compare_groups(RunGroup("A", "a", (gpus, gpus)), RunGroup("B", "b", (cpus, cpus)))
+    assert found.find_figure("energy") is None
+    assert found.word_verdict().startswith("The energies cannot be compared")

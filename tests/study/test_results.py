@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.report.synthetic import make_run
 from tests.rows import every_row
 from tests.study.bench import make_study, place, store_trial
 
 from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.result import Check
 from joulelab.analysis.results_file import load_result
-from joulelab.analysis.study_cells import Note
+from joulelab.analysis.study_cells import Note, name_meter_device
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.core.quantity import Quantity
 from joulelab.core.spec import Spec, Stream
@@ -23,6 +24,7 @@ from joulelab.store.run_folder import write_json_atomic
 from joulelab.study.folder import Plan, join_study
 from joulelab.study.matrix import NodeType, PlannedCell, Workload
 from joulelab.study.results import (
+    MEASURED,
     PhaseTrial,
     SlotTrial,
     WorkPattern,
@@ -30,6 +32,7 @@ from joulelab.study.results import (
     find_work,
     gather_results,
     load_trial,
+    make_trial,
     read_power_now,
 )
 from joulelab.study.slots import State, read_slot
@@ -433,3 +436,21 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
         file.write(b"half a row")
     assert read_power_now(tmp_path) == 5.0
     assert read_power_now(tmp_path / "none") is None
+
+
+def test_only_a_uuid_names_a_device_on_every_host(tmp_path: Path) -> None:
+    uuid = "GPU-6f3ac1d2-0b7e-5c11-9a52-0123456789ab"
+    assert name_meter_device("nvml", "energy_j", uuid, "n1") == name_meter_device("nvml", "energy_j", uuid, "n2")
+    for device in ("intel-rapl:0", "pm_counters", "0123456789", ""):
+        names = {name_meter_device("rapl", "energy_j", device, host) for host in ("n1", "n2")}
+        assert len(names) == 2, device
+    # A run of two hosts names the devices of both, though their scopes have one name.
+    one = load_result(make_run(tmp_path, gpus=0))
+    (scope,) = one.scopes
+    (group,) = [group for group in one.groups if group.name == MEASURED]
+    both = replace(
+        one,
+        scopes=(scope, replace(scope, host="n2")),
+        groups=(replace(group, scopes=("cpu:0", "cpu:0"), hosts=(one.host, "n2")),),
+    )
+    assert make_trial(both).meters[MEASURED] == f"rapl energy_j intel-rapl:0@n2; {make_trial(one).meters['cpu:0']}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FEWEST_REPEATS = 3  # before the first look: two repeats say almost nothing about the scatter
 LAST_SHARE = 0.5  # of the level, for the last possible look
 GateDecision = Literal["above", "not above", "undecided"]
-GateReason = Literal["", "repeats", "one-run-each", "meters", "accuracy", "not-resolved", "too-short"]
+GateReason = Literal["", "repeats", "one-run-each", "meters", "accuracy", "not-resolved", "too-short", "scopes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class GateVerdict:
 
     The `reason` of an open decision: `repeats` or `one-run-each` (more repeats help), `meters` (their errors do not
     cancel, so repeats do not help), `accuracy` (that of a meter is unknown), `not-resolved` (the baseline may be zero),
-    `too-short` (a caller found that no number of repeats resolves the energy).
+    `too-short` and `scopes` are found by callers: no number of repeats resolves the energy; the two energies are not of
+    the same parts of a machine.
     """
 
     decision: GateDecision

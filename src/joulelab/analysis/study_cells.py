@@ -38,6 +38,7 @@ LASTING_SOURCES = ("lag:", IN_STEP)
 ENOUGH_REPEATS = 3  # repeats start at different phases of the sensor: the spread of three covers what it misses
 ENOUGH_IN_POOL = 2  # repeats where the usual spread is known from other cells
 DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 ASSUMED_SPREAD = 0.05  # expanded (k = 2) relative error of a single run where the spread of runs is unknown
 
 
@@ -123,6 +124,17 @@ class CellMeans:
             off = ASSUMED_SPREAD / COVERAGE_FACTOR * energy.value
             energy = replace(energy, terms={**energy.terms, source: off})
         return replace(self, energy=energy, time=time, spread=self.spread or (energy is not None and energy.known))
+
+
+def name_meter_device(meter: str, channel: str, device: str, host: str) -> str:
+    """Name a measuring device for `Trial.meter`: errors cancel between energies by devices of the same name.
+
+    Only a UUID is unique in the world. Other names (`intel-rapl:0`, `pm_counters`, serial numbers that a vendor did not
+    set) may be those of another device on another host, so the host is part of the key.
+    """
+    if UUID.search(device):
+        return f"{meter} {channel} {device}"
+    return f"{meter} {channel} {device}@{host}" if device else f"{meter} {channel} {host}"
 
 
 def compute_means(cell: Cell, per: str | None = None, pool: SpreadPool = NO_POOL) -> CellMeans | None:

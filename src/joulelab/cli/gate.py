@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from joulelab.cli.parameters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from joulelab.analysis.result import Result
     from joulelab.report.gate_output import GateReport
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from joulelab.site.footprint import Site
 
 MOST_RUNS = 10  # of a command, unless --at-most says otherwise
-FAILED_CODE = 2  # the energy of a command that failed is not judged
+STANDARD_ERROR = 2  # its descriptor
 
 
 @click.command(
@@ -76,7 +77,8 @@ def command(words: tuple[str, ...], limit: float, at_most: int, as_json: bool, r
     site = load_current_site()
     baseline = _load_group("baseline", words[:1], runs, site)
     if after:
-        found = _repeat_command(after, baseline, limit, at_most, runs, site, _list_options(given))
+        measure = partial(_measure_command, after, runs, _list_options(given), as_json=as_json)
+        found = _repeat_command(after, baseline, limit, at_most, site, measure)
     else:
         found = _judge_runs(baseline, words[1:], limit, runs, site)
     found = replace(found, commands=_make_commands(words, found, runs))
@@ -114,40 +116,45 @@ def _repeat_command(
     baseline: RunGroup,
     limit: float,
     at_most: int,
-    runs: Path,
     site: Site | None,
-    options: Sequence[str],
+    measure: Callable[[], Result],
 ) -> GateReport:
-    """Measure a command until the answer is clear. Raises SystemExit if it fails."""
+    """Measure a command until the answer is clear. Raises JoulelabError."""
     from joulelab.analysis.energy_gate import FEWEST_REPEATS, find_look_level
     from joulelab.report.gate_output import judge_groups, word_progress
     from joulelab.report.group_comparison import RunGroup
 
     results: list[Result] = []
     while True:
-        results.append(_measure_command(words, runs, options).with_site(site))
+        results.append(measure().with_site(site))
         current = RunGroup("new", " ".join(words), tuple(results))
         found = judge_groups(baseline, current, limit, find_look_level(len(results), at_most))
         print_notice(word_progress(found, at_most))
-        is_early = len(results) < FEWEST_REPEATS and found.samples[1] is not None
+        is_early = len(results) < FEWEST_REPEATS and found.samples[1] is not None and not any(found.unlike)
         if not is_early and (len(results) >= at_most or not found.verdict.needs_repeats):
             return found
 
 
-def _measure_command(words: Sequence[str], runs: Path, options: Sequence[str]) -> Result:
-    """Run a command by `joulelab run` and return its result; exit with 2 if it failed or was not recorded."""
+def _measure_command(words: Sequence[str], runs: Path, options: Sequence[str], *, as_json: bool) -> Result:
+    """Run a command by `joulelab run` and return its result; with JSON, its output goes to standard error.
+
+    Raises WorkloadError if it failed, RecorderError if it was not recorded.
+    """
     from joulelab.analysis.results_file import load_result
+    from joulelab.core.errors import RecorderError, WorkloadError
 
     with tempfile.TemporaryDirectory(prefix="joulelab-gate-") as folder:
         file = Path(folder) / "result.json"
         own = [sys.executable, "-m", "joulelab", "run", "-q", "--runs", str(runs), "-o", str(file), *options]
-        code = subprocess.run([*own, "--", *words], check=False, env=os.environ).returncode
+        output = STANDARD_ERROR if as_json else None  # standard output holds nothing but the JSON
+        code = subprocess.run([*own, "--", *words], check=False, env=os.environ, stdout=output).returncode
         path = json.loads(file.read_text())["folder"] if file.exists() else None
-    if code or path is None:
+    if code:
         ending = f"signal {-code}" if code < 0 else f"exit {code}"
-        why = f"the command failed ({ending})" if code else "the run was not recorded"
-        print_notice(f"{why}, so its energy is not judged")
-        raise SystemExit(FAILED_CODE)
+        what = f"the command failed ({ending}), so its energy is not judged"
+        raise WorkloadError(what, exit_code=code, code="workload.failed")
+    if path is None:
+        raise RecorderError("the run was not recorded, so its energy is not judged", code="recorder.not-recorded")
     return load_result(Path(path))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -89,3 +90,19 @@ def list_ancestors(scope: str, parents: Mapping[str, str | None]) -> list[str]:
         chain.append(current)
         current = parents.get(current)
     return chain
+
+
+def find_unlike_scopes(a: Iterable[str], b: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the scopes only in a and those only in b, of families of which they do not have equally many.
+
+    Both are empty if the sums of a and of b cover the same kinds of parts. A scope of several hosts is given once for
+    each. `gpu:0` and `gpu:1` are alike: the numbers are those of the driver.
+    """
+    first, second = Counter(a), Counter(b)
+    counts = [Counter(find_family(scope) for scope in given.elements()) for given in (first, second)]
+    unlike = {name for name in {**counts[0], **counts[1]} if counts[0][name] != counts[1][name]}
+    lacking, new = (
+        tuple(sorted((s for s in left if find_family(s) in unlike), key=rank_scope))
+        for left in (first - second, second - first)
+    )
+    return lacking, new

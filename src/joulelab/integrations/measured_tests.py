@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ from joulelab.analysis.energy_gate import (
 from joulelab.core.clock import NS, monotonic_ns
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.quantity import Quantity, add_quantities
+from joulelab.core.scope import find_unlike_scopes
+from joulelab.integrations.pytest_energy import OPTIONS
 from joulelab.run import marking
 from joulelab.run.live import wait_until_covered
 from joulelab.run.measure import measure
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from joulelab.analysis.cell_comparison import RepeatSample
+    from joulelab.analysis.energy_gate import GateReason
     from joulelab.report.tables import Table
 
 SCHEMA = 1
@@ -45,16 +49,59 @@ LONGEST_NAME = 40  # letters of a test in the table
 Span = tuple[int, int]  # monotonic ns
 
 
+@dataclass(frozen=True, slots=True)
+class SpanEnergies:
+    """Hold the energy of everything measured (J) in each time span, the names of its devices, and its scopes."""
+
+    energies: list[Quantity] = field(default_factory=list)
+    devices: str = ""
+    scopes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineEntry:
+    """Hold the energies of a test in a baseline, and the scopes that they are the sum of.
+
+    Baselines of earlier versions have no `scopes`, and names of devices without the host.
+    """
+
+    sample: RepeatSample
+    scopes: tuple[str, ...] | None = None
+
+    def find_unlike(self, devices: str, scopes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the scopes that only the baseline has, and those that only the session has.
+
+        Without the scopes of the baseline, the devices of each meter are counted; if their numbers differ, the names of
+        all of them are returned.
+        """
+        if self.scopes is not None:
+            return find_unlike_scopes(self.scopes, scopes)
+        stored, now = (text.split("; ") for text in ("; ".join(sorted(self.sample.devices)), devices))
+        counts = [Counter(name.partition(" ")[0] for name in names) for names in (stored, now)]
+        return ((), ()) if counts[0] == counts[1] else (tuple(stored), tuple(now))
+
+
 @dataclass(slots=True)
 class MeasuredTest:
     """Hold the calls of one test: their time spans, energies (J) as far as known, limits and the verdict."""
 
     most_j: float | None = None
-    baseline: RepeatSample | None = None
+    baseline: BaselineEntry | None = None
     spans: list[Span] = field(default_factory=list)
-    energies: list[Quantity] = field(default_factory=list)
-    devices: str = ""
+    measured: SpanEnergies = field(default_factory=SpanEnergies)
     verdict: GateVerdict | None = None
+
+    @property
+    def energies(self) -> list[Quantity]:
+        """Return the energy of each call (J), empty if it is not known."""
+        return self.measured.energies
+
+    @property
+    def unlike(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the scopes that only the baseline has, and those that only this session has; empty if none."""
+        if self.baseline is None or not self.energies:
+            return (), ()
+        return self.baseline.find_unlike(self.measured.devices, self.measured.scopes)
 
     @property
     def has_limit(self) -> bool:
@@ -88,28 +135,31 @@ class MeasuredTest:
         from joulelab.analysis.study_cells import Cell, Trial
 
         trials = (
-            Trial(energy, (b - a) / NS, meter=self.devices)
+            Trial(energy, (b - a) / NS, meter=self.measured.devices)
             for energy, (a, b) in zip(self.energies, self.spans, strict=True)
         )
         return Cell("test", {}, tuple(trials))
 
 
-def measure_spans(run: Path, spans: Sequence[Span]) -> tuple[list[Quantity], str]:
-    """Return the energy of everything measured (J) in each time span, and its devices; nothing without a power meter.
+def measure_spans(run: Path, spans: Sequence[Span]) -> SpanEnergies:
+    """Return the energy of everything measured (J) in each time span; nothing without a power meter.
 
     Raises JoulelabError, OSError.
     """
     from joulelab.analysis.breakdown import stack_scopes
     from joulelab.analysis.channels import load_channels
     from joulelab.analysis.joining import join_meters
+    from joulelab.analysis.study_cells import name_meter_device
     from joulelab.store.run_reader import open_run
 
     with open_run(run) as opened:
         joined = join_meters(load_channels(opened), min(a for a, _ in spans), max(b for _, b in spans))
         scopes = [scope for scope, _ in stack_scopes(joined.scopes)]
         energies = [add_quantities(scope.best.energy(a, b) for scope in scopes) for a, b in spans]
-    devices = sorted(f"{s.best.meter} {s.best.spec.name} {s.best.stream.device or s.host}" for s in scopes)
-    return (energies, "; ".join(devices)) if scopes else ([], "")
+    if not scopes:
+        return SpanEnergies()
+    devices = (name_meter_device(s.best.meter, s.best.spec.name, s.best.stream.device, s.host) for s in scopes)
+    return SpanEnergies(energies, "; ".join(sorted(devices)), tuple(scope.scope for scope in scopes))
 
 
 class EnergySession:
@@ -120,10 +170,12 @@ class EnergySession:
         self.tests: dict[str, MeasuredTest] = {}
         self.notes: list[str] = []
         self._config = config
-        self._repeats, self._seconds = config.getoption("energy_repeats"), config.getoption("energy_time")
-        self._top = config.getoption("energy_top")
-        self._is_update = config.getoption("energy_update")
-        given = config.getoption("energy_baseline")
+        options = {name: config.getoption(name) for name in OPTIONS}
+        options = {name: OPTIONS[name] if given is None else given for name, given in options.items()}
+        self._repeats, self._seconds = options["energy_repeats"], options["energy_time"]
+        self._top = options["energy_top"]
+        self._is_update = options["energy_update"]
+        given = options["energy_baseline"]
         self._file = None if given is None else config.invocation_params.dir / given
         self._shown_file = given
         _refuse_workers(config)
@@ -133,7 +185,7 @@ class EnergySession:
             raise pytest.UsageError(f"--energy-time {self._seconds:g}: give a number of seconds")
         if self._is_update and self._file is None:
             raise pytest.UsageError("--energy-update needs --energy-baseline FILE")
-        self._limit = _read_limit(config.getoption("energy_limit"))
+        self._limit = _read_limit(options["energy_limit"])
         self._baseline = {} if self._file is None else read_baseline(self._file, may_lack=self._is_update)
         self._run: Path | None = None
 
@@ -230,27 +282,34 @@ class EnergySession:
             return GateVerdict("undecided", "repeats")
         wait_until_covered(self._run, test.spans[-1][1])
         try:
-            test.energies, test.devices = measure_spans(self._run, test.spans)
+            test.measured = measure_spans(self._run, test.spans)
         except (JoulelabError, OSError, ValueError) as error:
             self.notes.append(f"{type(error).__name__}: {error}")
-            test.energies = []
+            test.measured = SpanEnergies()
         if not test.energies:
             return None
+        # Energies of other parts of the machine are not compared; the maximum of the test holds nevertheless.
+        unlike = GateVerdict("undecided", "scopes") if any(test.unlike) else None
+        baseline = test.baseline if unlike is None else None
+        if unlike is not None and test.most_j is None:
+            return unlike
         if count == 1:
-            is_clear = test.baseline is None and test.most_j is not None
             first = judge_single(test.energies[0], test.most_j or 0.0)
-            return first if is_clear and first.decision == "not above" else GateVerdict("undecided", "repeats")
+            if baseline is None and first.decision == "not above":
+                return unlike or first
+            return GateVerdict("undecided", "repeats")
         if _is_hopeless(test.energies, self._repeats):
             return GateVerdict("undecided", "too-short")
         sample, verdicts = test.make_sample(), []
         # Two limits of one test share the 5 %.
-        level = find_look_level(count, self._repeats) / ((test.most_j is not None) + (test.baseline is not None))
+        level = find_look_level(count, self._repeats) / ((test.most_j is not None) + (baseline is not None))
         if test.most_j is not None:
             verdicts.append(judge_maximum(sample, test.most_j, level))
-        if test.baseline is not None:
-            verdicts.append(judge_rise(sample, test.baseline, self._limit, level))
+        if baseline is not None:
+            verdicts.append(judge_rise(sample, baseline.sample, self._limit, level))
         order = ("above", "undecided", "not above")
-        return min(verdicts, key=lambda verdict: order.index(verdict.decision))
+        worst = min(verdicts, key=lambda verdict: order.index(verdict.decision))
+        return unlike if unlike is not None and worst.decision == "not above" else worst
 
     def _word_failure(self, test: MeasuredTest) -> str:
         from joulelab.report.format import format_percent, format_quantity
@@ -273,19 +332,19 @@ class EnergySession:
         if self._run is None or not called:
             return
         try:
-            energies, devices = measure_spans(self._run, [span for test in called for span in test.spans])
+            found = measure_spans(self._run, [span for test in called for span in test.spans])
         except (JoulelabError, OSError, ValueError) as error:
             self.notes.append(f"The energies are not known ({type(error).__name__}: {error}).")
-            energies, devices = [], ""
-        left = iter(energies)
+            found = SpanEnergies()
+        left = iter(found.energies)
         for test in called:
-            test.energies, test.devices = [next(left) for _ in test.spans if energies], devices
-        if self._is_update and self._file is not None and energies:
+            test.measured = replace(found, energies=[next(left) for _ in test.spans if found.energies])
+        if self._is_update and self._file is not None and found.energies:
             self._write_baseline(self._file)
 
     def _write_baseline(self, file: Path) -> None:
         kept = {
-            name: test.make_sample()
+            name: BaselineEntry(test.make_sample(), test.measured.scopes)
             for name, test in self.tests.items()
             if len(test.energies) > 1 and not test.is_too_short
         }
@@ -308,6 +367,7 @@ class EnergySession:
             why = "no power meter was read" if self._run is not None else "nothing was recorded"
             for note in (*self.notes, f"No test has an energy: {why}. -> joulelab meters"):
                 terminalreporter.write_line(note)
+            self._print_unknown(terminalreporter)
             return
         whole = add_quantities(energy for test in known.values() for energy in test.energies)
         calls = sum(len(test.energies) for test in known.values())
@@ -318,6 +378,23 @@ class EnergySession:
             terminalreporter.write_line(line)
         for note in (*self.notes, *_list_open(known)):
             terminalreporter.write_line(note)
+        self._print_unknown(terminalreporter)
+
+    def _print_unknown(self, terminalreporter: Any) -> None:
+        """Print how many tests have no entry in the baseline, with a warning if that is all of them."""
+        called = [test for test in self.tests.values() if test.spans]
+        lacking = sum(test.baseline is None for test in called)
+        if self._file is None or self._is_update or not lacking:
+            return
+        if lacking < len(called):
+            text = f"Not compared, no entry in {self._shown_file}: {_count_tests(lacking)}. Add them: --energy-update"
+            terminalreporter.write_line(text)
+            return
+        text = f"Warning: no test was compared: {self._shown_file} has no entry for {_count_tests(len(called))}."
+        terminalreporter.write_line(text, yellow=True)
+        if self._baseline:
+            first, asked = next(iter(self._baseline)), next(name for name, test in self.tests.items() if test.spans)
+            terminalreporter.write_line(f"It has {first}, this session {asked}; rootdir is {self._config.rootpath}.")
 
 
 def run_call(item: pytest.Item) -> list[pytest.TestReport]:
@@ -358,7 +435,7 @@ def _word_state(test: MeasuredTest) -> str:
     if test.verdict is None:
         return ""
     if test.verdict.decision == "undecided":
-        return "too short to measure" if test.is_too_short else "cannot decide"
+        return "too short to measure" if test.is_too_short and not _has_reason(test, "scopes") else "cannot decide"
     return test.verdict.decision
 
 
@@ -367,14 +444,27 @@ def _list_open(tests: dict[str, MeasuredTest]) -> list[str]:
     unclear = [
         name for name, test in tests.items() if test.verdict is not None and test.verdict.decision == "undecided"
     ]
+    lines = []
+    unlike = [tests[name] for name in unclear if _has_reason(tests[name], "scopes")]
+    if unlike:
+        lines.append(f"Not judged, other devices than in the baseline: {_count_tests(len(unlike))}.")
+        for where, k in (("baseline", 0), ("session", 1)):
+            names = dict.fromkeys(scope for test in unlike for scope in test.unlike[k])
+            lines += [f"Only in the {where}: {', '.join(names)}. -> joulelab meters"] if names else []
+    unclear = [name for name in unclear if not _has_reason(tests[name], "scopes")]
     short = sum(tests[name].is_too_short for name in unclear)
-    lines = [f"Not judged, too short to measure: {_count_tests(short)}. Let each call do more work."] if short else []
+    if short:
+        lines.append(f"Not judged, too short to measure: {_count_tests(short)}. Let each call do more work.")
     others = [tests[name].verdict for name in unclear if not tests[name].is_too_short]
     if fixed := sum(verdict is not None and verdict.reason in ("meters", "accuracy") for verdict in others):
         lines.append(f"Not judged because of the meters' accuracy: {_count_tests(fixed)}. Choose a larger limit.")
     if left := len(others) - fixed:
         lines.append(f"Not judged, cannot decide: {_count_tests(left)}. Raise --energy-repeats or --energy-time.")
     return lines
+
+
+def _has_reason(test: MeasuredTest, reason: GateReason) -> bool:
+    return test.verdict is not None and test.verdict.reason == reason
 
 
 def _count_tests(count: int) -> str:
@@ -412,8 +502,8 @@ def _read_limit(text: str) -> float:
         raise pytest.UsageError(f"--energy-limit {text}: write a percentage, such as 5%") from None
 
 
-def read_baseline(file: Path, *, may_lack: bool = False) -> dict[str, RepeatSample]:
-    """Return the samples of a baseline by test. Raises pytest.UsageError; a file that `may_lack` is empty."""
+def read_baseline(file: Path, *, may_lack: bool = False) -> dict[str, BaselineEntry]:
+    """Return the entries of a baseline by test. Raises pytest.UsageError; a file that `may_lack` is empty."""
     from joulelab.analysis.cell_comparison import make_sample
 
     if may_lack and not file.exists():
@@ -423,11 +513,14 @@ def read_baseline(file: Path, *, may_lack: bool = False) -> dict[str, RepeatSamp
         if data["schema"] != SCHEMA:
             raise ValueError(f"its schema is {data['schema']!r}")  # noqa: TRY301 - all that is wrong is one error
         return {
-            str(name): make_sample(
-                [_read_energy(value) for value in entry["values_j"]],
-                None if entry["meter"] is None else float(entry["meter"]),
-                terms={str(source): float(u) for source, u in entry["terms"].items()},
-                devices=frozenset(map(str, entry["devices"])),
+            str(name): BaselineEntry(
+                make_sample(
+                    [_read_energy(value) for value in entry["values_j"]],
+                    None if entry["meter"] is None else float(entry["meter"]),
+                    terms={str(source): float(u) for source, u in entry["terms"].items()},
+                    devices=frozenset(map(str, entry["devices"])),
+                ),
+                tuple(map(str, entry["scopes"])) if "scopes" in entry else None,
             )
             for name, entry in data["tests"].items()
         }
@@ -445,18 +538,19 @@ def _read_energy(value: Any) -> float:
     return energy_j
 
 
-def write_baseline(file: Path, samples: dict[str, RepeatSample]) -> None:
-    """Write the samples of tests: energies in J, errors of meters relative. Raises OSError."""
+def write_baseline(file: Path, entries: dict[str, BaselineEntry]) -> None:
+    """Write the entries of tests: energies in J, errors of meters relative. Raises OSError."""
     from joulelab.store.safe_files import replace_file
 
     tests = {
         name: {
-            "values_j": list(sample.values),
-            "meter": sample.meter,
-            "terms": dict(sample.terms),
-            "devices": sorted(sample.devices),
+            "values_j": list(entry.sample.values),
+            "meter": entry.sample.meter,
+            "terms": dict(entry.sample.terms),
+            "devices": sorted(entry.sample.devices),
+            **({} if entry.scopes is None else {"scopes": list(entry.scopes)}),
         }
-        for name, sample in sorted(samples.items())
+        for name, entry in sorted(entries.items())
     }
     text = json.dumps({"schema": SCHEMA, "tests": tests}, indent=1, ensure_ascii=False)
     replace_file(file, f"{text}\n".encode(), sync=False)

@@ -11,7 +11,15 @@ if TYPE_CHECKING:
     import pytest
 
 MARKER = "energy(max_j=JOULES): with --energy, fail the test if it needs significantly more energy"
-OPTIONS = ("energy_baseline", "energy_update")  # without effect unless --energy is given
+# The options that need --energy, with their defaults; pytest has None or False for those that were not given.
+OPTIONS = {
+    "energy_baseline": None,
+    "energy_update": False,
+    "energy_limit": "5%",
+    "energy_repeats": 10,
+    "energy_time": 60.0,
+    "energy_top": 10,
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,26 +36,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Write the energies of this session to the baseline; runs each test up to 5 times.",
     )
-    group.addoption(
-        "--energy-limit", default="5%", metavar="PERCENT", help="Smallest rise that must not pass (default: 5%%)."
-    )
+    group.addoption("--energy-limit", metavar="PERCENT", help="Smallest rise that must not pass (default: 5%%).")
     group.addoption(
         "--energy-repeats",
         type=int,
-        default=10,
         metavar="N",
         help="Run a test with a maximum or a baseline at most N times, until the answer is clear (default: 10).",
     )
     group.addoption(
         "--energy-time",
         type=float,
-        default=60.0,
         metavar="SECONDS",
         help="Begin no further repeat of a test after this time (default: 60).",
     )
-    group.addoption(
-        "--energy-top", type=int, default=10, metavar="N", help="List the N most expensive tests (default: 10)."
-    )
+    group.addoption("--energy-top", type=int, metavar="N", help="List the N most expensive tests (default: 10).")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,5 +63,6 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest import UsageError  # noqa: PT013 - pytest itself is loaded, and this module stays light
 
     for name in OPTIONS:
-        if config.getoption(name):
+        given = config.getoption(name)
+        if given is not None and given is not False:
             raise UsageError(f"--{name.replace('_', '-')} needs --energy")

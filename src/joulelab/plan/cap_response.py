@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from joulelab.analysis.marked_phases import COST_WORK, list_figure_kinds
-from joulelab.analysis.study_cells import Cell, Trial, compute_means, divide_times, pool_cells
+from joulelab.analysis.study_cells import Cell, Trial, compute_means, divide_times, name_meter_device, pool_cells
 from joulelab.core.errors import ConfigError
 from joulelab.core.quantity import ONE, Quantity
 from joulelab.core.scope import find_family
@@ -342,7 +342,7 @@ def _power_run(one: MeasuredRun, kind: str | None) -> Trial:
     (energy,) = one.energies([0.0, one.result.duration_s])
     outer = list_outer_scopes(one)
     meters = sorted(
-        f"{s.reading.meter} {s.reading.channel} {s.device or s.host}"
+        name_meter_device(s.reading.meter, s.reading.channel, s.device, s.host)
         for s in one.result.scopes
         if (s.host, s.scope) in outer
     )

@@ -11,7 +11,7 @@ from joulelab.analysis.study_cells import Note, compute_means
 from joulelab.core.text import name_one
 from joulelab.report.comparison import lay_out_notes
 from joulelab.report.format import format_duration
-from joulelab.report.group_comparison import list_group_notes, make_group_cells
+from joulelab.report.group_comparison import find_unlike_groups, list_group_notes, make_group_cells
 from joulelab.report.messages import COMPARISON, set_command_apart, word_note
 from joulelab.report.tables import make_table, scale_column
 from joulelab.report.terminal import BLANK_LINE, TextLine
@@ -32,7 +32,8 @@ EXIT_CODES = {"not above": 0, "above": 1, "undecided": 2}
 class GateReport:
     """Hold a decision about two groups of runs; `per` is the work that energies are divided by, None for whole runs.
 
-    `commands` are the arguments of the commands of next steps, by the name of their field, quoted for a shell.
+    `unlike` are the scopes that not all runs of the baseline, and that not all new runs measured. `commands` are the
+    arguments of the commands of next steps, by the name of their field, quoted for a shell.
     """
 
     baseline: RunGroup
@@ -42,6 +43,7 @@ class GateReport:
     verdict: GateVerdict
     limit: float
     per: str | None = None
+    unlike: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     commands: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -57,8 +59,10 @@ class GateReport:
         if verdict.figure is not None and verdict.interval is not None:
             numbers |= {"change": verdict.figure - 1, "low": verdict.interval[0] - 1, "high": verdict.interval[1] - 1}
         texts = {**self.commands, **({"per": name_one(self.per)} if self.per else {})}
+        for name, scopes in zip(("lacking_baseline", "lacking_new"), self.unlike, strict=True):
+            texts |= {name: " + ".join(scopes)} if scopes else {}
         code = verdict.decision.replace(" ", "-")
-        case = "no-energy" if None in self.samples else str(verdict.reason)
+        case = "scopes" if any(self.unlike) else "no-energy" if None in self.samples else str(verdict.reason)
         if verdict.decision == "above" and numbers["low"] <= self.limit:
             case = "possible"
         return Note(f"gate-{code}.{case}" if case else f"gate-{code}", numbers, texts)
@@ -83,6 +87,8 @@ class GateReport:
             "ratio": self.verdict.figure,
             "ratio_interval": self.verdict.interval,
             "per": self.per,
+            "not_in_baseline": self.unlike[0],
+            "not_in_current": self.unlike[1],
             **groups,
             "verdict": word_note(self.note, COMPARISON),
             "notes": list_group_notes(self.baseline, self.current),
@@ -90,15 +96,21 @@ class GateReport:
 
 
 def judge_groups(baseline: RunGroup, current: RunGroup, limit: float, level: float) -> GateReport:
-    """Decide whether the runs of a group need more energy than those of the baseline."""
+    """Decide whether the runs of a group need more energy than those of the baseline.
+
+    Undecided if they did not measure the same scopes: a rise may be in the part that is not compared.
+    """
     cells, per = make_group_cells(baseline, current)
     first, second = samples = tuple(make_samples(cell, per).get("energy") for cell in cells)
     found = (compute_means(cell, per) for cell in cells)
     means = tuple(None if each is None else each.energy for each in found)
     verdict = GateVerdict("undecided")
-    if first is not None and second is not None:
+    unlike = find_unlike_groups(baseline, current)
+    if any(unlike):
+        verdict = GateVerdict("undecided", "scopes")
+    elif first is not None and second is not None:
         verdict = judge_rise(second, first, limit, level)
-    return GateReport(baseline, current, samples, means, verdict, limit, per)
+    return GateReport(baseline, current, samples, means, verdict, limit, per, unlike)
 
 
 def word_progress(found: GateReport, at_most: int) -> str:

@@ -11,7 +11,7 @@ from joulelab.analysis.cell_metrics import summarise_cells
 from joulelab.analysis.marked_phases import DATA_FACT
 from joulelab.analysis.study_cells import Cell, Note, Trial, list_quality_figures
 from joulelab.core.quantity import Quantity, add_quantities
-from joulelab.core.scope import find_family
+from joulelab.core.scope import find_family, find_unlike_scopes, rank_scope
 from joulelab.core.text import name_one
 from joulelab.report import format as fmt
 from joulelab.report.comparison import (
@@ -170,30 +170,43 @@ def list_group_notes(a: RunGroup, b: RunGroup) -> list[str]:
     return _word_group_notes(_note_groups(a, b, _make_cells(a, b)[0]))
 
 
-def _make_cells(a: RunGroup, b: RunGroup) -> tuple[tuple[str, ...], list[Cell]]:
-    """Return the families that are compared (empty: everything measured), and a cell for each group."""
+def find_unlike_groups(a: RunGroup, b: RunGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the scopes that some runs measured, and that not all runs of a, or not all of b, measured.
+
+    Both are empty if all runs measured equally many scopes of each family. Runs without an energy do not count.
+    """
+    sides = [{whole.scopes for run in g.runs if (whole := run.group(MEASURED)) is not None} for g in (a, b)]
+    lacking_a, lacking_b = (
+        {scope for own in side for other in sides[0] | sides[1] for scope in find_unlike_scopes(own, other)[1]}
+        for side in sides
+    )
+    return tuple(sorted(lacking_a, key=rank_scope)), tuple(sorted(lacking_b, key=rank_scope))
+
+
+def _make_cells(a: RunGroup, b: RunGroup) -> tuple[tuple[str, ...] | None, list[Cell]]:
+    """Return the families that are compared (None: everything measured), and a cell for each group."""
     families = _choose_families((*a.runs, *b.runs))
     return families, [
         Cell(g.letter, {KNOB: g.letter}, tuple(_make_trial(run, families) for run in g.runs)) for g in (a, b)
     ]
 
 
-def _choose_families(runs: Sequence[Result]) -> tuple[str, ...]:
-    """Return the families of scopes that all runs have, if the runs do not measure the same; else an empty tuple."""
+def _choose_families(runs: Sequence[Result]) -> tuple[str, ...] | None:
+    """Return the families of scopes that all runs have, None if all runs measure the same families."""
     wholes = [run.group(MEASURED) for run in runs]
     measured = {frozenset(map(find_family, whole.scopes)) for whole in wholes if whole is not None}
     if len(measured) < 2:
-        return ()
+        return None
     common = [find_common_families(runs[0], run) for run in runs if run.energy is not None]
     return tuple(name for name in common[0] if all(name in names for names in common))
 
 
-def _make_trial(run: Result, families: Sequence[str]) -> Trial:
+def _make_trial(run: Result, families: Sequence[str] | None) -> Trial:
     found = make_trial(run)
-    names = families or (MEASURED,)
+    names = (MEASURED,) if families is None else families
     parts = [found.energies[name] for name in names if name in found.energies]
     return Trial(
-        energy=add_quantities(parts) if len(parts) == len(names) else None,
+        energy=add_quantities(parts) if parts and len(parts) == len(names) else None,
         time_s=found.time_s,
         work=found.work,
         run=run.run,
@@ -279,7 +292,7 @@ def _make_figure(
     return GroupFigure(name, unit, *sides, pair, per)
 
 
-def _note_groups(a: RunGroup, b: RunGroup, families: Sequence[str]) -> list[Note]:
+def _note_groups(a: RunGroup, b: RunGroup, families: Sequence[str] | None) -> list[Note]:
     notes = []
     if families:
         names = {"first": a.letter, "second": b.letter, "families": " + ".join(families)}

@@ -14,7 +14,7 @@ from joulelab.analysis.cell_lines import name_knob_column
 from joulelab.analysis.marked_phases import DATA_FACT
 from joulelab.analysis.result import IDLE_LOAD, Check
 from joulelab.analysis.results_file import load_result, read_result
-from joulelab.analysis.study_cells import Cell, Note, Trial
+from joulelab.analysis.study_cells import Cell, Note, Trial, name_meter_device
 from joulelab.core.clock import NS
 from joulelab.core.errors import ConfigError, JoulelabError, StoreError
 from joulelab.core.quantity import Quantity, add_quantities
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from joulelab.analysis.result import Fact, PhaseResult, Result
+    from joulelab.analysis.result import Fact, GroupResult, PhaseResult, Result
     from joulelab.site.footprint import Site
     from joulelab.study.folder import Study
     from joulelab.study.matrix import PlannedCell
@@ -198,9 +198,15 @@ def make_trial(result: Result) -> SlotTrial:
 
     energies = {name_scope(s.scope, s.host): s.energy for s in result.scopes}
     meters = {
-        name_scope(s.scope, s.host): f"{s.reading.meter} {s.reading.channel} {s.device or s.host}"
+        name_scope(s.scope, s.host): name_meter_device(s.reading.meter, s.reading.channel, s.device, s.host)
         for s in result.scopes
     }
+
+    def name_meters(group: GroupResult) -> str:
+        hosts = group.hosts or (result.host,) * len(group.scopes)
+        named = map(name_scope, group.scopes, hosts)
+        return "; ".join(sorted(meters.get(scope, scope) for scope in named))
+
     lacking = {find_family(scope.rpartition("/")[2]) for scope in result.rated.unknown}
     whole = result.group(MEASURED)
     return SlotTrial(
@@ -209,8 +215,7 @@ def make_trial(result: Result) -> SlotTrial:
         start_utc=result.start_utc,
         energies=energies | {group.name: group.energy for group in result.groups},
         work=dict(result.work),
-        meters=meters
-        | {g.name: "; ".join(sorted(meters.get(scope, scope) for scope in g.scopes)) for g in result.groups},
+        meters=meters | {g.name: name_meters(g) for g in result.groups},
         doubts=tuple(c for c in result.checks if c.status in ("warning", "failed")),
         estimate=whole is not None and whole.estimate,
         uncapped=tuple(c for c in result.checks if c.status == "failed" and c.name in CAP_CHECKS),

@@ -295,6 +295,11 @@ COMPARISON_MESSAGES: dict[str, tuple[str, str, str]] = {
         "Cannot decide: the energy of the baseline is not resolved: its runs scatter too much, or are too short.",
         "Measure longer runs of it, or more of them.",
     ),
+    "gate-undecided.scopes": (
+        "warning",
+        "Cannot decide: the runs did not measure the same devices[; not in all runs of the baseline: {lacking_baseline}][; not in all new runs: {lacking_new}].",
+        "Measure both with the same devices. See which are found now: joulelab meters",
+    ),
     "gate-undecided.no-energy": (
         "warning",
         "Cannot decide: not all runs have an energy that was measured at the same points.",

@@ -90,8 +90,11 @@ def command(**given: Any) -> None:
     Each device is loaded step by step, in random order, while the reference is read. The result replaces the assumed
     error in all later runs on these devices. `joulelab calibrations` lists and shares it.
     """
-    from joulelab.calibration.calibration_record import fit_run, guess_supply, parse_supply
-    from joulelab.calibration.recorded_steps import FitOptions
+    from joulelab.run.signal_forwarding import hold_signals
+
+    with hold_signals():  # these import numpy, and the staircase is recorded afterwards
+        from joulelab.calibration.calibration_record import fit_run, guess_supply, parse_supply
+        from joulelab.calibration.recorded_steps import FitOptions
     from joulelab.store.run_folder import find_run
     from joulelab.store.run_reader import open_run
 
@@ -249,11 +252,11 @@ def _record_staircase(plan: StaircasePlan, given: dict[str, Any]) -> Path:
     words = [sys.executable, "-m", "joulelab.calibration.staircase", plan.to_json()]
     with SignalBox() as signals:
         outcome = run_command(words, options, strip_own_locale(os.environ), warn=print_notice, signals=signals)
-    for problem in outcome.problems:
-        print_notice(problem)
-    if outcome.run is None or outcome.exit_code != 0:
-        print_notice("the staircase did not end well; nothing is calibrated")
-        exit_like_workload(outcome.exit_code or (None if outcome.signal else 1), outcome.signal)
+        for problem in outcome.problems:
+            print_notice(problem)
+        if outcome.run is None or outcome.exit_code != 0:
+            print_notice("the staircase did not end well; nothing is calibrated")
+            exit_like_workload(outcome.exit_code or (None if outcome.signal else 1), outcome.signal)
     return outcome.run
 
 

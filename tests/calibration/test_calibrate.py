@@ -26,6 +26,7 @@ from joulelab.calibration.commands import parse_devices
 from joulelab.calibration.staircase import StaircasePlan, make_load_words, plan_steps
 from joulelab.cli.group import commands
 from joulelab.core.errors import ConfigError
+from joulelab.instruments.visible import NodeGpus
 from joulelab.run.node_runs import join_runs
 from joulelab.run.run_options import get_host_name
 from joulelab.store.calibration_files import compute_digest
@@ -129,6 +130,12 @@ def test_a_calibration_is_listed_shared_and_removed(runs, staircase, node, tmp_p
     shown = call("show", staircase[1].name, "--runs", runs, "--calibration", tmp_path / "shared.json").output
     assert "is not used: no meter of this run is in it" in shown
     call("calibrations", "--add", tmp_path / "shared.json", "--remove", "x", code=2)
+
+
+def test_a_dry_run_of_a_fit_stores_nothing(runs, staircase, node):
+    assert "nothing was stored" in calibrate(runs, staircase, node, "--dry-run").output
+    assert json.loads(calibrate(runs, staircase, node, "--dry-run", "--json").stdout)["file"] is None
+    assert json.loads(call("calibrations", "--json").stdout) == []
 
 
 @pytest.mark.system
@@ -299,7 +306,32 @@ def test_steps_load_every_device_at_every_level_and_idle_between():
     assert plan_steps(8, 3, 1) == eight != plan_steps(8, 3, 2)
 
 
-def test_the_plan_is_shown_with_its_time():
+@pytest.fixture
+def two_gpus(monkeypatch):
+    found = NodeGpus(nvidia=[SimpleNamespace(index=0), SimpleNamespace(index=1)])
+    monkeypatch.setattr("joulelab.instruments.visible.read_node_gpus", lambda: found)
+
+
+@every_row(
+    "words, code",
+    [
+        (("--device", "gpu:7"), "config.unknown-device"),
+        (("--device", "gpu:0-2", "--command", "load {gpu} {level}"), "config.unknown-device"),
+        (("--command", "load {gpu}", "--no-caps"), "config.no-levels"),
+    ],
+)
+def test_a_plan_that_cannot_work_is_refused(two_gpus, words, code):
+    done = call("calibrate", "--reference", "lab", *words, "--step", "10s", "--dry-run", "--json", code=2)
+    assert json.loads(done.stdout)["error"]["code"] == code
+
+
+def test_a_check_has_as_many_steps_as_are_given(two_gpus):
+    words = ("--reference", "lab", "--command", "x {level}", "--step", "10s", "--dry-run", "--json", "--check")
+    short, long = (json.loads(call("calibrate", *words, *more).stdout) for more in ((), ("--repeat", "5")))
+    assert len(long["levels"]) > len(short["levels"])
+
+
+def test_the_plan_is_shown_with_its_time(two_gpus):
     words = ("--reference", "lab", "--device", "gpu:0-1", "--command", "load {gpu} {level}", "--repeat", "1")
     text = call("calibrate", *words, "--step", "10s", "--dry-run").output
     assert re.match(r"11 steps of 10 s, 2 min in all; levels by the given command.\n +0  gpu:0 +0%  gpu:1 +0%", text)

@@ -117,7 +117,7 @@ def test_a_calibration_is_listed_shared_and_removed(runs, staircase, node, tmp_p
     text = calibrate(runs, staircase, node).output
     assert re.search(r"calibrated gpu:0,1: ± [\d.]+ % at full load, where ± 1\d % was assumed", text)
     (record,) = json.loads(call("calibrations", "--json").stdout)
-    assert record["file"].endswith(f"{get_host_name({})}@{record['id']}.json")
+    assert record["file"].endswith(f"{get_host_name({})}@{record['id']}@gpu0-gpu1.json")
     assert re.search(r"gpu:1 +\d{4}-\d\d-\d\d +analyzer", call("calibrations").output)
     shutil.copy(record["file"], tmp_path / "shared.json")
     call("calibrations", "--remove", record["id"])
@@ -136,6 +136,20 @@ def test_a_dry_run_of_a_fit_stores_nothing(runs, staircase, node):
     assert "nothing was stored" in calibrate(runs, staircase, node, "--dry-run").output
     assert json.loads(calibrate(runs, staircase, node, "--dry-run", "--json").stdout)["file"] is None
     assert json.loads(call("calibrations", "--json").stdout) == []
+
+
+def test_a_second_fit_of_one_staircase_replaces_only_its_own_devices(runs, staircase, node, tmp_path):
+    record = json.loads(calibrate(runs, staircase, node, "--json").stdout)
+    part = {**record, "devices": record["devices"][:1]}
+    (tmp_path / "part.json").write_text(json.dumps({**part, "digest": compute_digest(part)}))
+    call("calibrations", "--add", tmp_path / "part.json")
+    records = json.loads(call("calibrations", "--json").stdout)
+    assert [[row["scope"] for row in record["devices"]] for record in records] == [["gpu:0"], ["gpu:1"]]
+    call("calibrations", "--remove", f"{records[0]['id']}@gpu0")
+    assert len(json.loads(call("calibrations", "--json").stdout)) == 1
+    calibrate(runs, staircase, node)
+    (record,) = json.loads(call("calibrations", "--json").stdout)
+    assert [row["scope"] for row in record["devices"]] == ["gpu:0", "gpu:1"]
 
 
 @pytest.mark.system

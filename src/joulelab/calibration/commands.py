@@ -66,7 +66,7 @@ def parse_devices(text: str) -> list[str]:
 @click.option("--accept-far", is_flag=True, help="Store gains and offsets beyond the assumed errors, too.")
 @click.option("--step", type=Duration(5.0), help="Length of a step.  [default: by the speed of the reference]")
 @click.option(
-    "--repeat", type=click.IntRange(1, 20), metavar="N", help="Steps of each level.  [default: 3, with --check 2]"
+    "--repeat", type=click.IntRange(1, 20), metavar="N", show_default="3, with --check 2", help="Steps of each level."
 )
 @click.option("--seed", type=int, metavar="N", help="Order of the steps.  [default: drawn]")
 @click.option(

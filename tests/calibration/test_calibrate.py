@@ -26,6 +26,7 @@ from joulelab.calibration.commands import parse_devices
 from joulelab.calibration.staircase import StaircasePlan, make_load_words, plan_steps
 from joulelab.cli.group import commands
 from joulelab.core.errors import ConfigError
+from joulelab.instruments.visible import NodeGpus
 from joulelab.run.node_runs import join_runs
 from joulelab.run.run_options import get_host_name
 from joulelab.store.calibration_files import compute_digest
@@ -116,7 +117,7 @@ def test_a_calibration_is_listed_shared_and_removed(runs, staircase, node, tmp_p
     text = calibrate(runs, staircase, node).output
     assert re.search(r"calibrated gpu:0,1: ± [\d.]+ % at full load, where ± 1\d % was assumed", text)
     (record,) = json.loads(call("calibrations", "--json").stdout)
-    assert record["file"].endswith(f"{get_host_name({})}@{record['id']}.json")
+    assert record["file"].endswith(f"{get_host_name({})}@{record['id']}@gpu0-gpu1.json")
     assert re.search(r"gpu:1 +\d{4}-\d\d-\d\d +analyzer", call("calibrations").output)
     shutil.copy(record["file"], tmp_path / "shared.json")
     call("calibrations", "--remove", record["id"])
@@ -129,6 +130,26 @@ def test_a_calibration_is_listed_shared_and_removed(runs, staircase, node, tmp_p
     shown = call("show", staircase[1].name, "--runs", runs, "--calibration", tmp_path / "shared.json").output
     assert "is not used: no meter of this run is in it" in shown
     call("calibrations", "--add", tmp_path / "shared.json", "--remove", "x", code=2)
+
+
+def test_a_dry_run_of_a_fit_stores_nothing(runs, staircase, node):
+    assert "nothing was stored" in calibrate(runs, staircase, node, "--dry-run").output
+    assert json.loads(calibrate(runs, staircase, node, "--dry-run", "--json").stdout)["file"] is None
+    assert json.loads(call("calibrations", "--json").stdout) == []
+
+
+def test_a_second_fit_of_one_staircase_replaces_only_its_own_devices(runs, staircase, node, tmp_path):
+    record = json.loads(calibrate(runs, staircase, node, "--json").stdout)
+    part = {**record, "devices": record["devices"][:1]}
+    (tmp_path / "part.json").write_text(json.dumps({**part, "digest": compute_digest(part)}))
+    call("calibrations", "--add", tmp_path / "part.json")
+    records = json.loads(call("calibrations", "--json").stdout)
+    assert [[row["scope"] for row in record["devices"]] for record in records] == [["gpu:0"], ["gpu:1"]]
+    call("calibrations", "--remove", f"{records[0]['id']}@gpu0")
+    assert len(json.loads(call("calibrations", "--json").stdout)) == 1
+    calibrate(runs, staircase, node)
+    (record,) = json.loads(call("calibrations", "--json").stdout)
+    assert [row["scope"] for row in record["devices"]] == ["gpu:0", "gpu:1"]
 
 
 @pytest.mark.system
@@ -299,7 +320,32 @@ def test_steps_load_every_device_at_every_level_and_idle_between():
     assert plan_steps(8, 3, 1) == eight != plan_steps(8, 3, 2)
 
 
-def test_the_plan_is_shown_with_its_time():
+@pytest.fixture
+def two_gpus(monkeypatch):
+    found = NodeGpus(nvidia=[SimpleNamespace(index=0), SimpleNamespace(index=1)])
+    monkeypatch.setattr("joulelab.instruments.visible.read_node_gpus", lambda: found)
+
+
+@every_row(
+    "words, code",
+    [
+        (("--device", "gpu:7"), "config.unknown-device"),
+        (("--device", "gpu:0-2", "--command", "load {gpu} {level}"), "config.unknown-device"),
+        (("--command", "load {gpu}", "--no-caps"), "config.no-levels"),
+    ],
+)
+def test_a_plan_that_cannot_work_is_refused(two_gpus, words, code):
+    done = call("calibrate", "--reference", "lab", *words, "--step", "10s", "--dry-run", "--json", code=2)
+    assert json.loads(done.stdout)["error"]["code"] == code
+
+
+def test_a_check_has_as_many_steps_as_are_given(two_gpus):
+    words = ("--reference", "lab", "--command", "x {level}", "--step", "10s", "--dry-run", "--json", "--check")
+    short, long = (json.loads(call("calibrate", *words, *more).stdout) for more in ((), ("--repeat", "5")))
+    assert len(long["levels"]) > len(short["levels"])
+
+
+def test_the_plan_is_shown_with_its_time(two_gpus):
     words = ("--reference", "lab", "--device", "gpu:0-1", "--command", "load {gpu} {level}", "--repeat", "1")
     text = call("calibrate", *words, "--step", "10s", "--dry-run").output
     assert re.match(r"11 steps of 10 s, 2 min in all; levels by the given command.\n +0  gpu:0 +0%  gpu:1 +0%", text)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tests.rows import every_row
+from tests.waiting import until
 
 from joulelab.calibration.staircase import StaircasePlan
 from joulelab.run.run_options import get_host_name
@@ -59,3 +64,68 @@ def test_a_wrong_plan_is_refused():
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no plan" in done.stderr
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def make_load(tmp_path):
+    """Return the words of a load that writes its pid, and a function that waits for it."""
+    path = tmp_path / "load.pid"
+    script = f"echo $$ > {path}.new; mv {path}.new {path}; : {{level}}; exec sleep 300"
+    return ("sh", "-c", script), lambda: int(until(lambda: path.exists() and path.read_text(), "the load starts"))
+
+
+@every_row("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_ends_the_staircase_and_its_loads(tmp_path, number):
+    (folder := tmp_path / str(int(number))).mkdir()
+    words, wait_load = make_load(folder)
+    plan = StaircasePlan(("gpu:0",), ((1.0,),), 300.0, {}, words)
+    argv = [sys.executable, "-m", "joulelab.calibration.staircase", plan.to_json()]
+    with subprocess.Popen(argv) as process:
+        load = wait_load()
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert not is_alive(load)
+
+
+def test_the_staircase_and_its_loads_end_when_the_recording_process_is_killed(tmp_path):
+    words, wait_load = make_load(tmp_path)
+    plan = StaircasePlan(("gpu:0",), ((1.0,),), 300.0, {}, words)
+    argv = [sys.executable, "-m", "joulelab.calibration.staircase", plan.to_json()]
+    with subprocess.Popen(["sh", "-c", '"$@" & echo $!; wait', "sh", *argv], stdout=subprocess.PIPE) as parent:
+        staircase = int(parent.stdout.readline())
+        load = wait_load()
+        parent.kill()
+    until(lambda: not is_alive(staircase) and not is_alive(load), "both end")
+
+
+@every_row("number, is_to_group", [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)])
+def test_a_signal_ends_a_calibration_with_a_message_and_leaves_nothing_behind(tmp_path, number, is_to_group):
+    (folder := tmp_path / str(int(number))).mkdir()
+    words, wait_load = make_load(folder)
+    calibrate = ["calibrate", "--reference", "analyzer", "--step", "5s", "--seed", "3", "--runs", str(folder / "r")]
+    inner = [sys.executable, "-m", "joulelab", *calibrate, "--repeat", "1", "--command", shlex.join(words)]
+    # A group of its own: the twin gets no signal.
+    inner = [
+        sys.executable,
+        "-c",
+        f"import os; os.setpgid(0, 0); print(os.getpid(), flush=True); os.execv({inner[0]!r}, {inner!r})",
+    ]
+    twin = [sys.executable, "-m", "joulelab", "twin", "--gpus", "2", "--idle", "--serve", "analyzer", "--", *inner]
+    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "4"}  # numpy has threads of its own
+    with subprocess.Popen(twin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        pid = int(next(line for line in process.stdout if line.strip().isdigit()))
+        load = wait_load()
+        (os.killpg if is_to_group else os.kill)(pid, number)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, errors
+    assert "nothing is calibrated" in errors
+    assert not is_alive(load)
+    (run,) = (path for path in (folder / "r").iterdir() if path.is_dir())
+    with open_run(run) as opened:
+        assert opened.end["exit_code"] == 128 + number

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -247,3 +249,14 @@ def test_whole_runs_choose_no_cap_where_none_is_enforced(unenforced: CapBench) -
     assert told["choice_w"] is None
     assert "joulelab cap" not in told["next"]
     assert unenforced.caps() == [FOUND_W, FOUND_W]
+
+
+def test_every_thread_beside_a_tuned_workload_blocks_the_signals_of_the_run(tmp_path):
+    script = "sleep 0.5; grep -h SigBlk /proc/$PPID/task/*/status"
+    tune = [sys.executable, "-m", "joulelab", "tune", "--online", "--goal", "energy", "-q", "--runs", str(tmp_path)]
+    twin = [sys.executable, "-m", "joulelab", "twin", "--gpus", "2", "--idle", "--", *tune, "--", "sh", "-c", script]
+    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "4"}  # numpy has threads of its own
+    done = subprocess.run(twin, capture_output=True, text=True, check=False, env=environ, timeout=300)
+    masks = [int(line.split()[1], 16) for line in done.stdout.splitlines() if line.startswith("SigBlk")]
+    assert masks, done.stderr
+    assert all(mask >> (signal.SIGTERM - 1) & 1 for mask in masks), done.stdout

@@ -8,6 +8,7 @@ import pytest
 
 from joulelab.core.errors import ConfigError, StoreError
 from joulelab.store.calibration_files import (
+    MOST_RECORDED,
     compute_digest,
     list_files,
     list_folders,
@@ -74,3 +75,44 @@ def test_a_calibration_of_a_twin_is_used_on_this_twin_only(tmp_path):
     assert load_calibrations(environ, "n1") == ([], [])
     assert load_calibrations({**environ, "JOULELAB_TWIN": "/tmp/twin-b"}, "n1") == ([], [])
     assert len(load_calibrations({**environ, "JOULELAB_TWIN": "/tmp/twin-a"}, "n1")[0]) == 1
+
+
+def make_record(number, device, **more):
+    row = {"meter": "nvml", "device": device, "scope": "gpu:0"}
+    return {**RECORD, "id": f"r{number:03d}", "utc_s": 1e9 + number, "devices": [row], **more}
+
+
+def test_files_that_a_run_cannot_use_take_no_place_of_others(tmp_path):
+    environ = {"JOULELAB_CALIBRATIONS": str(tmp_path)}
+    write_calibration(environ, "n1", make_record(0, "GPU-0"))
+    for number in range(1, MOST_RECORDED + 2):
+        write_calibration(environ, "n1", make_record(number, "GPU-t", is_simulated=True, twin="/tmp/twin-a"))
+        (tmp_path / f"n1@s{number:03d}.json").write_text("{")
+    records, problems = load_calibrations(environ, "n1")
+    assert [record["id"] for record in records] == ["r000"]
+    assert len(problems) == MOST_RECORDED + 1
+
+
+def test_of_too_many_calibrations_the_newest_of_each_device_is_kept(tmp_path):
+    environ = {"JOULELAB_CALIBRATIONS": str(tmp_path)}
+    write_calibration(environ, "n1", make_record(0, "GPU-0"))
+    for number in range(1, MOST_RECORDED + 1):
+        write_calibration(environ, "n1", make_record(number, "GPU-1"))
+    records, (problem,) = load_calibrations(environ, "n1")
+    assert [record["id"] for record in records] == ["r000", *(f"r{n:03d}" for n in range(2, MOST_RECORDED + 1))]
+    assert problem.startswith(f"1 of {MOST_RECORDED + 1} calibrations")
+
+
+def test_a_fit_keeps_the_devices_of_earlier_fits_of_the_same_run(tmp_path):
+    environ = {"JOULELAB_CALIBRATIONS": str(tmp_path)}
+
+    def write_fit(*numbers, gain):
+        rows = [{"meter": "nvml", "device": f"GPU-{n}", "scope": f"gpu:{n}", "gain": gain} for n in numbers]
+        return write_calibration(environ, "n1", {**RECORD, "devices": rows}).name
+
+    assert write_fit(0, 1, 2, gain=1) == f"n1@{RECORD['id']}@gpu0-gpu2.json"
+    assert write_fit(0, 2, gain=2) == f"n1@{RECORD['id']}@gpu0-gpu2.json"
+    assert write_fit(2, gain=3) == f"n1@{RECORD['id']}@gpu2.json"
+    records, problems = load_calibrations(environ, "n1")
+    found = {row["scope"]: row["gain"] for record in records for row in record["devices"]}
+    assert (found, len(records), problems) == ({"gpu:0": 2, "gpu:1": 1, "gpu:2": 3}, 3, [])

@@ -17,13 +17,13 @@ from joulelab.core.errors import ConfigError, JoulelabError
     "calibrations",
     epilog=format_examples(
         "joulelab calibrations",
-        "joulelab calibrations --add node07@20261118-101500.json",
+        "joulelab calibrations --add node07@20261118-101500-a1b2c3@gpu0-gpu7.json",
         "joulelab calibrations --remove 20261118-101500-a1b2c3",
     ),
 )
 @click.option("--add", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="Use a calibration file of another machine here.")  # fmt: skip
-@click.option("--remove", metavar="ID", help="Do not use a calibration any more; its file is renamed.")
+@click.option("--remove", metavar="ID", help="Do not use a calibration (or ID@DEVICES) any more; its file is renamed.")
 @json_option
 def command(add: Path | None, remove: str | None, as_json: bool) -> None:
     """List, add and remove the calibrations of this machine's meters.
@@ -33,7 +33,7 @@ def command(add: Path | None, remove: str | None, as_json: bool) -> None:
     """
     from joulelab.calibration.calibration_tables import lay_out_calibrations
     from joulelab.run.run_options import get_host_name
-    from joulelab.store.calibration_files import list_files, read_calibration, write_calibration
+    from joulelab.store.calibration_files import is_named, list_files, read_calibration, write_calibration
 
     host = get_host_name(os.environ)
     if add is not None and remove is not None:
@@ -43,13 +43,14 @@ def command(add: Path | None, remove: str | None, as_json: bool) -> None:
         print_notice(f"added: {path}")
     files = list_files(os.environ, host)
     if remove is not None:
-        fitting = [path for path in files if path.name == f"{host}@{remove}.json"]
+        fitting = [path for path in files if is_named(path, remove)]
         if not fitting:
             what = f"there is no calibration {remove!r}"
             raise ConfigError(what, where=host, next="joulelab calibrations", code="config.unknown-calibration")
-        fitting[0].rename(fitting[0].with_suffix(".removed"))
-        files.remove(fitting[0])
-        print_notice(f"no longer used: {fitting[0].with_suffix('.removed')}")
+        for path in fitting:
+            path.rename(path.with_suffix(".removed"))
+            files.remove(path)
+            print_notice(f"no longer used: {path.with_suffix('.removed')}")
     found = []
     for path in files:
         try:

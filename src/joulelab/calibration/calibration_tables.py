@@ -40,8 +40,8 @@ REMEDIES = {
 }
 
 
-def lay_out_fit(fitted: FittedRun, path: Path, run: Path) -> list[TextBlock]:
-    """Return the result of a calibration: the answer, one table, notes and the next command."""
+def lay_out_fit(fitted: FittedRun, path: Path | None, run: Path) -> list[TextBlock]:
+    """Return the result of a calibration: the answer, one table, notes and the next command; no path: not stored."""
     fit, recorded = fitted.fit, fitted.recorded
     rows = list(zip(fit.devices, recorded.devices, strict=True))
     before = [_find_assumed(one, device.gain, device.offset_w) for one, device in rows]
@@ -60,6 +60,8 @@ def lay_out_fit(fitted: FittedRun, path: Path, run: Path) -> list[TextBlock]:
     blocks: list[TextBlock] = [list_facts(facts, label_width=10), BLANK_LINE, make_fit_table(fit.devices), BLANK_LINE]
     blocks += [list_facts(list_fit_notes(fitted), label_width=10), BLANK_LINE]
     commands = [("run", str(run)), ("file", str(path)), ("next", "joulelab calibrations   # runs use it from now on")]
+    if path is None:
+        commands[1:] = [("file", "nothing was stored (--dry-run)")]
     return [*blocks, *(TextLine(f"{label:<10} {text}", is_wrapped=False) for label, text in commands)]
 
 

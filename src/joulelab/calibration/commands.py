@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DEVICES = re.compile(r"(\w+(?:\.\w+)?)(?::(\d+)(?:-(\d+))?)?")
 MOST_DEVICES = 64
-CHECK_REPEATS = 1
+REPEATS, CHECK_REPEATS = 3, 2  # of each level, unless --repeat is given
 SLOW_STEP_S = 600.0  # steps that would take longer are not begun without --step
 
 
@@ -66,7 +66,7 @@ def parse_devices(text: str) -> list[str]:
 @click.option("--accept-far", is_flag=True, help="Store gains and offsets beyond the assumed errors, too.")
 @click.option("--step", type=Duration(5.0), help="Length of a step.  [default: by the speed of the reference]")
 @click.option(
-    "--repeat", type=click.IntRange(1, 20), default=3, show_default=True, metavar="N", help="Steps of each level."
+    "--repeat", type=click.IntRange(1, 20), metavar="N", show_default="3, with --check 2", help="Steps of each level."
 )
 @click.option("--seed", type=int, metavar="N", help="Order of the steps.  [default: drawn]")
 @click.option(
@@ -79,7 +79,9 @@ def parse_devices(text: str) -> list[str]:
 @click.option("--no-caps", is_flag=True, help="Do not set power caps; loads differ by the size of their matrices.")
 @click.option("--from", "source", metavar="RUN", help="Fit the staircase of an earlier run again.")
 @click.option("--check", is_flag=True, help="Repeat a short part and compare it with the calibration in use.")
-@click.option("--dry-run", is_flag=True, help="Only show the plan and its time.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only show the plan and its time; with --from the result. Stores nothing."
+)
 @METER_OPTIONS[0]
 @METER_OPTIONS[1]
 @json_option
@@ -90,8 +92,11 @@ def command(**given: Any) -> None:
     Each device is loaded step by step, in random order, while the reference is read. The result replaces the assumed
     error in all later runs on these devices. `joulelab calibrations` lists and shares it.
     """
-    from joulelab.calibration.calibration_record import fit_run, guess_supply, parse_supply
-    from joulelab.calibration.recorded_steps import FitOptions
+    from joulelab.run.signal_forwarding import hold_signals
+
+    with hold_signals():  # these import numpy, and the staircase is recorded afterwards
+        from joulelab.calibration.calibration_record import fit_run, guess_supply, parse_supply
+        from joulelab.calibration.recorded_steps import FitOptions
     from joulelab.store.run_folder import find_run
     from joulelab.store.run_reader import open_run
 
@@ -99,7 +104,7 @@ def command(**given: Any) -> None:
     runs: Path = given["runs"]
     zero = None if given["zero"] is None else find_run(runs, given["zero"])
     if given["source"] is not None:
-        run, devices = find_run(runs, given["source"]), _choose_devices(given["devices"], None)
+        run, devices = find_run(runs, given["source"]), []
     else:
         plan = make_plan(given)
         if given["dry_run"]:
@@ -131,7 +136,7 @@ def command(**given: Any) -> None:
     if given["check"]:
         _report_check(fitted, as_json=given["as_json"])
     else:
-        _store_fit(fitted, run, as_json=given["as_json"])
+        _report_fit(fitted, run, as_json=given["as_json"], is_stored=not given["dry_run"])
 
 
 def make_plan(given: dict[str, Any]) -> StaircasePlan:
@@ -140,17 +145,22 @@ def make_plan(given: dict[str, Any]) -> StaircasePlan:
 
     from joulelab.calibration.staircase import LEVELS, StaircasePlan, plan_steps
 
-    devices = _choose_devices(given["devices"], _list_gpus)
+    devices = parse_devices(given["devices"]) if given["devices"] != "gpu" else next(filter(None, _list_gpus()))
     others = [scope for scope in devices if not scope.startswith("gpu:")]
     if others:
         what, why = f"{', '.join(others)} cannot be loaded step by step", "only GPUs have a burn workload of their own"
         then = "record a run with phases named `calibrate`, then give --from RUN"
         raise ConfigError(what, where="--device", why=why, next=then, code="config.no-load")
+    _refuse_missing(devices)
     words = tuple(shlex.split(given["load"]))
     caps = {} if given["no_caps"] or "{level}" in given["load"] else _find_caps(devices)
+    if words and not caps and "{level}" not in given["load"]:
+        what, why = "all steps would have the same load", "no caps are set, and the command has no {level}"
+        then = "use {level} (0.25 to 1) in the command, or let joulelab set caps: joulelab cap status"
+        raise ConfigError(what, where="--command", why=why, next=then, code="config.no-levels")
     seed = random.getrandbits(32) if given["seed"] is None else given["seed"]
-    levels, repeats = (LEVELS[1::2], CHECK_REPEATS) if given["check"] else (LEVELS, given["repeat"])
-    steps = plan_steps(len(devices), max(repeats, 2) if given["check"] else repeats, seed, levels)
+    levels, repeats = (LEVELS[1::2], CHECK_REPEATS) if given["check"] else (LEVELS, REPEATS)
+    steps = plan_steps(len(devices), given["repeat"] or repeats, seed, levels)
     return StaircasePlan(tuple(devices), steps, given["step"] or _choose_step(given, words), caps, words)
 
 
@@ -187,20 +197,27 @@ def _find_update_s(name: str) -> float:
     return max((max(pair) for pair in channels), default=1.0)
 
 
-def _choose_devices(text: str, list_all: Any) -> list[str]:
-    if text == "gpu":
-        return list(list_all()) if list_all is not None else []
-    return parse_devices(text)
-
-
-def _list_gpus() -> list[str]:
+def _list_gpus() -> tuple[list[str], list[str]]:
+    """Return the GPUs of NVIDIA and of AMD. Raises ConfigError if there are none."""
     from joulelab.instruments.visible import read_node_gpus
 
     there = read_node_gpus()
-    found = [f"gpu:{gpu.index}" for gpu in there.nvidia] or [f"gpu:{there.first + k}" for k in range(len(there.amd))]
-    if not found:
+    nvidia, amd = (
+        [f"gpu:{gpu.index}" for gpu in there.nvidia],
+        [f"gpu:{there.first + k}" for k in range(len(there.amd))],
+    )
+    if not nvidia and not amd:
         raise ConfigError("there is no GPU to calibrate", next="joulelab meters", code="config.no-gpu")
-    return found
+    return nvidia, amd
+
+
+def _refuse_missing(devices: Sequence[str]) -> None:
+    """Raise ConfigError if this node lacks one of the GPUs."""
+    there = [scope for scopes in _list_gpus() for scope in scopes]
+    missing = [scope for scope in devices if scope not in there]
+    if missing:
+        what, why = f"there is no {', '.join(missing)}", f"this node has {', '.join(there)}"
+        raise ConfigError(what, where="--device", why=why, next="joulelab meters", code="config.unknown-device")
 
 
 def _list_measured(run: Any, text: str) -> list[str]:
@@ -249,11 +266,11 @@ def _record_staircase(plan: StaircasePlan, given: dict[str, Any]) -> Path:
     words = [sys.executable, "-m", "joulelab.calibration.staircase", plan.to_json()]
     with SignalBox() as signals:
         outcome = run_command(words, options, strip_own_locale(os.environ), warn=print_notice, signals=signals)
-    for problem in outcome.problems:
-        print_notice(problem)
-    if outcome.run is None or outcome.exit_code != 0:
-        print_notice("the staircase did not end well; nothing is calibrated")
-        exit_like_workload(outcome.exit_code or (None if outcome.signal else 1), outcome.signal)
+        for problem in outcome.problems:
+            print_notice(problem)
+        if outcome.run is None or outcome.exit_code != 0:
+            print_notice("the staircase did not end well; nothing is calibrated")
+            exit_like_workload(outcome.exit_code or (None if outcome.signal else 1), outcome.signal)
     return outcome.run
 
 
@@ -274,14 +291,15 @@ def _word_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-def _store_fit(fitted: FittedRun, run: Path, *, as_json: bool) -> None:
+def _report_fit(fitted: FittedRun, run: Path, *, as_json: bool, is_stored: bool) -> None:
+    """Store a calibration if it is to be, and print it."""
     from joulelab.calibration.calibration_tables import lay_out_fit
     from joulelab.run.run_options import get_host_name
     from joulelab.store.calibration_files import write_calibration
 
-    path = write_calibration(os.environ, get_host_name(os.environ), fitted.record)
+    path = write_calibration(os.environ, get_host_name(os.environ), fitted.record) if is_stored else None
     if as_json:
-        print_json({**fitted.record, "file": str(path), "folder": str(run)})
+        print_json({**fitted.record, "file": None if path is None else str(path), "folder": str(run)})
     else:
         print_blocks(lay_out_fit(fitted, path, shorten_path(run)))
 

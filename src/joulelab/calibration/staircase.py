@@ -23,10 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.process_identity import RUN_VARIABLE
+from joulelab.run.run_options import RUN_VARIABLE
+from joulelab.run.signal_forwarding import ENDING_SIGNALS
 from joulelab.run.workload_registry import make_reference_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import FrameType
 
 PHASE = "calibrate"
 LEVELS = (0.25, 0.5, 0.75, 1.0)
@@ -129,11 +132,44 @@ def _fill_word(word: str, fields: dict[str, str]) -> str:
     return word
 
 
-class StaircaseRun:
-    """Run a plan in this process; raises JoulelabError if a load fails."""
+class StaircaseStopped(Exception):
+    """Ends a staircase; holds the number of the signal that asked for it."""
 
-    def __init__(self, plan: StaircasePlan) -> None:
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class StopRequest:
+    """Note a signal that asks to end, or the death of the process that records the staircase.
+
+    Steps look at it, so no signal comes between the start of a load and its end. Ignored signals stay ignored.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._parent = os.getppid()
+        for number in ENDING_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._note_signal)
+
+    def _note_signal(self, number: int, _: FrameType | None) -> None:
+        self._number = self._number or number
+
+    def check(self) -> None:
+        """Raise StaircaseStopped if the staircase has to end."""
+        if self._number:
+            raise StaircaseStopped(self._number)
+        if os.getppid() != self._parent:
+            raise StaircaseStopped(signal.SIGHUP)
+
+
+class StaircaseRun:
+    """Run a plan in this process; raises JoulelabError if a load fails, StaircaseStopped if it is asked to end."""
+
+    def __init__(self, plan: StaircasePlan, stop: StopRequest) -> None:
         self.plan = plan
+        self._stop = stop
         self._loads: list[tuple[str, subprocess.Popen[bytes], Any]] = []
 
     def run(self) -> None:
@@ -145,6 +181,7 @@ class StaircaseRun:
             set_caps = stack.enter_context(self._hold_caps())
             for number, levels in enumerate(self.plan.steps):
                 loads = " ".join(f"{d}={level:g}" for d, level in zip(self.plan.devices, levels, strict=True))
+                self._stop.check()
                 set_caps(levels)
                 with joulelab.phase(PHASE, n=number, loads=loads):
                     self._run_step(levels)
@@ -183,6 +220,7 @@ class StaircaseRun:
             if level:
                 self._start_load(scope, level)
         while (left := end - time.monotonic()) > 0:
+            self._stop.check()
             time.sleep(min(LOOK_S, left))
             for scope, process, log in self._loads:
                 if process.poll() is not None:
@@ -233,15 +271,15 @@ class StaircaseRun:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the plan in the first word; return 0, 1 if a load failed, 2 for a wrong plan."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """Run the plan in the first word; return 0, 1 if a load failed, 2 for a wrong plan, 128 + N after signal N."""
+    stop = StopRequest()
     try:
-        StaircaseRun(StaircasePlan.from_json(words[0] if words else "")).run()
+        StaircaseRun(StaircasePlan.from_json(words[0] if words else ""), stop).run()
     except JoulelabError as error:
         sys.stderr.write(f"joulelab: {error}\n")
         return 2 if error.code == "config.staircase" else 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    except StaircaseStopped as stopped:
+        return 128 + stopped.number
     return 0
 
 

@@ -181,7 +181,10 @@ def _read_request(
     from joulelab.analysis.goals import Goal, refuse_work_goal
     from joulelab.control.client import Caps
     from joulelab.run.run_caps import choose_gpus
-    from joulelab.study.tuning.grid import make_grid
+    from joulelab.run.signal_forwarding import hold_signals
+
+    with hold_signals():  # it imports numpy, and a run may follow in this process
+        from joulelab.study.tuning.grid import make_grid
 
     goal = Goal.parse(goal_text)
     refuse_work_goal(goal)

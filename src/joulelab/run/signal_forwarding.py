@@ -37,6 +37,20 @@ WITNESS_MASK = (*REPORTED, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 WITNESS_COMMAND = ("/bin/sh", "-c", "read _", "joulelab-witness")
 
 
+@contextlib.contextmanager
+def hold_signals() -> Iterator[None]:
+    """Block signals in threads that the block starts; signals that arrive meanwhile are handled after it.
+
+    numpy starts threads when it is imported. A thread keeps the mask of its start, and one that blocks nothing takes
+    the signals of a later SignalBox, and the process dies by them. So numpy is imported in such a block.
+    """
+    original = signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, original)
+
+
 @dataclass(frozen=True, slots=True)
 class ArrivedSignal:
     """Hold a signal that arrived: number, whether the kernel sent it, else the sender, and the time."""

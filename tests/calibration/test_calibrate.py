@@ -320,8 +320,7 @@ def test_steps_load_every_device_at_every_level_and_idle_between():
     assert plan_steps(8, 3, 1) == eight != plan_steps(8, 3, 2)
 
 
-@pytest.fixture
-def two_gpus(monkeypatch):
+def show_two_gpus(monkeypatch):
     found = NodeGpus(nvidia=[SimpleNamespace(index=0), SimpleNamespace(index=1)])
     monkeypatch.setattr("joulelab.instruments.visible.read_node_gpus", lambda: found)
 
@@ -334,18 +333,21 @@ def two_gpus(monkeypatch):
         (("--command", "load {gpu}", "--no-caps"), "config.no-levels"),
     ],
 )
-def test_a_plan_that_cannot_work_is_refused(two_gpus, words, code):
+def test_a_plan_that_cannot_work_is_refused(monkeypatch, words, code):
+    show_two_gpus(monkeypatch)
     done = call("calibrate", "--reference", "lab", *words, "--step", "10s", "--dry-run", "--json", code=2)
     assert json.loads(done.stdout)["error"]["code"] == code
 
 
-def test_a_check_has_as_many_steps_as_are_given(two_gpus):
+def test_a_check_has_as_many_steps_as_are_given(monkeypatch):
+    show_two_gpus(monkeypatch)
     words = ("--reference", "lab", "--command", "x {level}", "--step", "10s", "--dry-run", "--json", "--check")
     short, long = (json.loads(call("calibrate", *words, *more).stdout) for more in ((), ("--repeat", "5")))
     assert len(long["levels"]) > len(short["levels"])
 
 
-def test_the_plan_is_shown_with_its_time(two_gpus):
+def test_the_plan_is_shown_with_its_time(monkeypatch):
+    show_two_gpus(monkeypatch)
     words = ("--reference", "lab", "--device", "gpu:0-1", "--command", "load {gpu} {level}", "--repeat", "1")
     text = call("calibrate", *words, "--step", "10s", "--dry-run").output
     assert re.match(r"11 steps of 10 s, 2 min in all; levels by the given command.\n +0  gpu:0 +0%  gpu:1 +0%", text)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from joulelab.core.errors import ConfigError, JoulelabError
 from joulelab.core.process_identity import RUN_VARIABLE
-from joulelab.run.run_options import RUN_VARIABLE
 from joulelab.run.signal_forwarding import ENDING_SIGNALS
 from joulelab.run.workload_registry import make_reference_command
 

@@ -38,6 +38,9 @@ LEAST_APART = 0.3  # share of a device's movement (standard deviation) that no c
 FEWEST_UPDATES = 5  # updates of the reference in a step
 FEWEST_FREEDOM = 4  # steps more than numbers that they determine
 LEAST_FOLLOWED = 0.9  # correlation of the reference with the sum of the devices inside it
+# Root mean square of the residuals, of the range of the reference: more is no noise (drawn nodes have up to 0.0007), it
+# is a reference that mixes steps, or loads that change in them. Such errors are alike: a wider interval would not help.
+MOST_RESIDUAL = 0.01
 WORTH = 0.75  # of the assumed interval: a calibration that is not clearly narrower is not worth its steps
 MOST_CHANGE = 0.25  # a gain further from 1: reference and device do not measure the same
 # Priors: largest errors, taken as uniform unless noted.
@@ -241,6 +244,9 @@ def fit_calibration(
     apart = np.hypot(max(scale, 1.0) * sigma, moved)
     sigma = np.where(steps.is_there.all(axis=1), scale * sigma, apart)
     found = _solve_model(model, sigma, first.values)
+    residual = steps.reference_w - model.predict(found.values)
+    if (refusal := find_poor_fit(steps, residual)) is not None:
+        return refusal
     lines = [_fit_line(model, found.values, k) for k in range(len(devices))]
     fits = tuple(_describe_device(model, found, line, k) for k, line in enumerate(lines))
     for fit, device in zip(fits, devices, strict=True):
@@ -256,10 +262,18 @@ def fit_calibration(
             return FitRefusal(f"no-better.{worst.replace(' ', '-')}", fit.scope, numbers)
     slope = model.differentiate_supply(found.values)
     slope_u = math.sqrt(float(slope[1] @ found.covariance @ slope[1]))
-    residual = steps.reference_w - model.predict(found.values)
     return CalibrationFit(
         fits, find_factors(model, found, lines), residual, slope[0], slope_u, first.scatter, found.freedom
     )  # fmt: skip
+
+
+def find_poor_fit(steps: LoadSteps, residual_w: Floats) -> FitRefusal | None:
+    """Return a refusal if the fitted powers are far from those of the reference."""
+    here = steps.is_there.all(axis=1)
+    rms_w, range_w = float(np.sqrt(np.mean(residual_w[here] ** 2))), float(np.ptp(steps.reference_w[here]))
+    if rms_w <= MOST_RESIDUAL * range_w:
+        return None
+    return FitRefusal("poor-fit", "", {"residual_w": rms_w, "range_w": range_w, "share": rms_w / range_w})
 
 
 def find_far_value(fit: DeviceFit, device: FittedDevice) -> FitRefusal | None:

@@ -97,11 +97,12 @@ def plan_steps(count: int, repeats: int, seed: int, levels: Sequence[float] = LE
 
 
 def choose_step_s(update_s: float, *, has_command: bool) -> float:
-    """Return the length of a step (s) by the time between updates of the reference: it has enough of them.
+    """Return the length of a step (s) by the time between updates of the reference, or its window if that is longer.
 
-    burn needs some seconds until its load is steady; a command of the user has to start faster.
+    10 of them are used; about 5 are left out, in which the reference shows the steps before and after, too. burn needs
+    some seconds until its load is steady; a command of the user has to start faster.
     """
-    return max(15.0 if has_command else 40.0, 5.0 + 10 * update_s)
+    return max(15.0 if has_command else 40.0, (5.0 if has_command else 15.0) + 15 * update_s)
 
 
 def _draw_column(draw: random.Random, levels: Sequence[float], repeats: int) -> list[float]:

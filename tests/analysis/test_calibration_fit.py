@@ -147,6 +147,23 @@ def test_factors_hold_variances_and_the_correlation_of_devices_with_one_referenc
     assert covariance[0, 2] > 0.5 * covariance[0, 0]
 
 
+def test_errors_that_another_calibration_has_too_are_sources_of_their_own():
+    steps = make_steps([1.0, 1.0], [0.0, 0.0])
+    fit = fit_calibration(steps, list_devices(2), WALL, CPU)
+    assert isinstance(fit, CalibrationFit)
+    assert {"reference/gain", "efficiency/low", "follow"} < set(fit.sources)
+    assert len(fit.sources) == fit.factors.shape[1]
+    assert fit.sources.count("") <= 4
+    # A reference that reads too much by its standard uncertainty moves both gains as its column says.
+    u = WALL.gain / math.sqrt(3)
+    moved = fit_calibration(replace(steps, reference_w=(1 + u) * steps.reference_w), list_devices(2), WALL, CPU)
+    assert isinstance(moved, CalibrationFit)
+    column = fit.factors[:, fit.sources.index("reference/gain")]
+    for number in (0, 1):
+        change = moved.devices[number].gain - fit.devices[number].gain
+        assert change == pytest.approx(-column[2 * number], rel=0.1)
+
+
 def test_the_budget_names_the_part_that_is_least_known():
     wide = replace(WALL, supply=replace(SUPPLY, low_drop=(0.0125, 0.02)))
     fit = fit_calibration(make_steps([1.0], [0.0]), [FittedDevice("gpu:0", 0.2, 5.0)], wide, CPU)

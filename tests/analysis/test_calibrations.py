@@ -93,6 +93,8 @@ def test_the_rule_of_use(changes, is_used, wider, codes):
         {"high_w": -5.0},
         {"bend_w": -1.0},
         {"device": None, "offset_w": None},
+        {"sources": ["a"]},
+        {"sources": ["a", "a"]},
     ],
 )
 def test_rows_with_unusable_values_are_left_out(changes):
@@ -116,6 +118,19 @@ def test_a_power_is_corrected_and_has_the_errors_of_its_calibration():
     assert not any(source.startswith(("gain:x", "offset:x")) for source in energy.terms)
     assert spec.limits == (3.0, 0.95 * 700 + 3)
     assert convert_power(spec.accuracy, 700.0) == 0.95 * 700 + 3
+
+
+def test_calibrations_against_one_reference_share_its_error():
+    energies = []
+    for number, sources in ((1, ["calibration-reference/S1/gain", ""]), (2, ["calibration-reference/S1/gain", ""])):
+        row = {**ROW, "offset_w": 0.0, "factors": [[0.01, 0.0], [0.01, 0.0]], "sources": sources}
+        ((_, one),) = read_calibrations([{**EVENT, "id": f"c{number}", "devices": [row]}])
+        spec, value = calibrate_channel(power_spec(), np.full(101, 400.0), one, judge(one))
+        energies.append(PowerCurve(readings(np.arange(101) * 0.1, value), spec, name="a").energy(ns(1), ns(9)))
+    first, second = energies
+    part = 8 * 400.0 * 0.01
+    assert (first + second).u == pytest.approx(part * math.hypot(2, math.sqrt(2)), rel=0.01)
+    assert (first - second).u == pytest.approx(part * math.sqrt(2), rel=0.01)
 
 
 def test_the_error_of_a_bent_sensor_cancels_at_the_same_load_only():

@@ -24,7 +24,7 @@ from joulelab.analysis.readings import Readings
 from joulelab.calibration import recorded_steps
 from joulelab.calibration.calibration_record import fit_run, guess_supply, parse_supply
 from joulelab.calibration.commands import parse_devices
-from joulelab.calibration.staircase import StaircasePlan, choose_step_s, make_load_words, plan_steps
+from joulelab.calibration.staircase import StaircasePlan, choose_step_s, make_load_words, plan_check, plan_steps
 from joulelab.cli.group import commands
 from joulelab.core.errors import ConfigError
 from joulelab.run.node_runs import join_runs
@@ -130,6 +130,13 @@ def test_a_calibration_is_listed_shared_and_removed(runs, staircase, node, tmp_p
     shown = call("show", staircase[1].name, "--runs", runs, "--calibration", tmp_path / "shared.json").output
     assert "is not used: no meter of this run is in it" in shown
     call("calibrations", "--add", tmp_path / "shared.json", "--remove", "x", code=2)
+
+
+def test_errors_of_reference_and_node_are_named_after_them(runs, staircase, node):
+    record = json.loads(calibrate(runs, staircase, node, "--json").stdout)
+    sources = [source for source in record["devices"][0]["sources"] if source]
+    assert {"calibration-reference/S1/gain", "calibration-node/twin/efficiency/low"} <= set(sources)
+    assert not any(record["id"] in source for source in sources)
 
 
 @pytest.mark.system
@@ -337,6 +344,30 @@ def test_steps_load_every_device_at_every_level_and_idle_between():
     assert plan_steps(8, 3, 1) == eight != plan_steps(8, 3, 2)
 
 
+def test_a_check_has_enough_steps_for_its_fit_and_is_shorter_than_a_staircase():
+    # By the message `too-few-steps` of fits of drawn nodes: 10, 17 and 23 are needed for 1, 4 and 8 GPUs.
+    for count, needed in ((1, 10), (4, 17), (8, 23)):
+        steps = plan_check(count, 1, 1)
+        assert len(steps) >= needed
+        assert len(steps) * choose_step_s(0.1, has_command=False, is_check=True) < 0.65 * 40 * len(
+            plan_steps(count, 3, 1)
+        )
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_check_of_a_good_node_is_fitted(tmp_path, monkeypatch, count):
+    monkeypatch.setattr(benchmarks.calibrate, "plan_steps", plan_check)
+    rng = np.random.default_rng(4)
+    node = replace(draw_node(rng, "analyzer", count), fans="fixed")
+    run, _, _ = record_staircase(tmp_path, rng, node, "analyzer", step_s=30.0)
+    supply = parse_supply(f"{node.supply_class}:{node.rated_w:.0f}")
+    scopes = tuple(f"gpu:{k}" for k in range(count))
+    options = recorded_steps.FitOptions("analyzer", scopes, supply, has_fixed_fans=True, accept_far=True)
+    with open_run(run) as opened:
+        assert max(one.own_u_w / one.high_w for one in fit_run(opened, options).fit.devices) < 0.005
+
+
 def test_the_plan_is_shown_with_its_time():
     words = ("--reference", "lab", "--device", "gpu:0-1", "--command", "load {gpu} {level}", "--repeat", "1")
     text = call("calibrate", *words, "--step", "10s", "--dry-run").output
@@ -345,6 +376,8 @@ def test_the_plan_is_shown_with_its_time():
     assert (plan["steps"], plan["duration_s"]) == (11, 110.0)
     short = json.loads(call("calibrate", *words, "--step", "10s", "--dry-run", "--check", "--json").stdout)
     assert {level for row in short["levels"] for level in row} == {0.0, 0.5, 1.0}
+    more = (*words[:-1], "5", "--step", "10s", "--dry-run", "--check", "--json")
+    assert json.loads(call("calibrate", *more).stdout)["steps"] == 25 > short["steps"]
     for more, code in ((("--dry-run",), "config.no-reference"), (("--device", "node.dc"), "config.no-load")):
         done = call("calibrate", *words, *more, "--json", code=2)
         assert json.loads(done.stdout)["error"]["code"] == code

@@ -201,13 +201,16 @@ class DeviceFit:
 class CalibrationFit:
     """Hold the fit of all devices together.
 
-    `factors` has two rows for each device (gain, offset in W) and a column for each independent source of error.
+    `factors` has two rows for each device (gain, offset in W) and a column for each independent source of error; its
+    `sources` are the names of the numbers (`reference/gain`, `efficiency/low`) that another calibration with the same
+    reference or node has in common, empty for those of this one.
     `residual_w` is measured minus fitted power of the reference. `slope` is W at the reference for one W of a device,
     with its standard uncertainty. `scatter` is the spread of the residuals beside the expected one.
     """
 
     devices: tuple[DeviceFit, ...]
     factors: Floats
+    sources: tuple[str, ...]
     residual_w: Floats
     slope: float
     slope_u: float
@@ -263,7 +266,7 @@ def fit_calibration(
     slope = model.differentiate_supply(found.values)
     slope_u = math.sqrt(float(slope[1] @ found.covariance @ slope[1]))
     return CalibrationFit(
-        fits, find_factors(model, found, lines), residual, slope[0], slope_u, first.scatter, found.freedom
+        fits, *find_factors(model, found, lines), residual, slope[0], slope_u, first.scatter, found.freedom
     )  # fmt: skip
 
 
@@ -590,14 +593,24 @@ def _split_uncertainty(model: _StepModel, found: _Solution, line: _DeviceLine, n
     return {part: COVERAGE_FACTOR * u / power for part, u in sorted(parts.items(), key=lambda item: -item[1])}
 
 
-def find_factors(model: _StepModel, found: _Solution, lines: Sequence[_DeviceLine]) -> Floats:
-    """Return independent sources of error as columns: their effect on gain and offset (W) of each device.
+def find_factors(model: _StepModel, found: _Solution, lines: Sequence[_DeviceLine]) -> tuple[Floats, tuple[str, ...]]:
+    """Return independent sources of error as columns (effect on gain and offset in W of each device), and their names.
 
-    The sum of squares of a row is a variance, sums of products are covariances.
+    The sum of squares of a row is a variance, sums of products are covariances. The numbers of a fit err by
+    `covariance @ (slopes of the readings x their errors + errors of the priors / prior_u**2)`. So a number that is the
+    same in another calibration (`SHARED`) has a column of its own, with a sign that is the same there. What is left of
+    the covariance is of the readings and of this device, node and time.
     """
     effects = np.vstack([line.effects for line in lines])
     scale = np.ravel(np.column_stack((model.high, np.ones(len(model.devices)))))  # all in W
-    covariance = effects @ found.covariance @ effects.T * np.outer(scale, scale)
-    size, direction = np.linalg.eigh(covariance)
-    kept = size > SMALL_FACTOR * size.sum()
-    return np.asarray(direction[:, kept] * np.sqrt(size[kept]) / scale[:, np.newaxis])
+    effects = effects * scale[:, np.newaxis]
+    covariance = effects @ found.covariance @ effects.T
+    least = SMALL_FACTOR * float(np.trace(covariance))
+    places = model.find_places(*SHARED)
+    shared = effects @ found.covariance[:, places] / model.prior_u[places]
+    kept = (shared**2).sum(axis=0) > least
+    size, direction = np.linalg.eigh(covariance - shared @ shared.T)
+    own = direction[:, size > least] * np.sqrt(size[size > least])
+    names = [model.names[place] for place, is_kept in zip(places, kept, strict=True) if is_kept]
+    columns = np.hstack((shared[:, kept], own)) / scale[:, np.newaxis]
+    return columns, (*names, *[""] * own.shape[1])

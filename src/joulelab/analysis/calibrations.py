@@ -1,7 +1,8 @@
 """Use calibrations in an analysis: measured gain and offset replace the assumed errors of a meter.
 
 Every calibration is one set of error sources, shared by all runs that use it: they cancel in ratios of runs on the same
-devices, and add where the devices of one calibration are added. The rule of use is in `judge_use`.
+devices, and add where the devices of one calibration are added. Errors of the reference and of the node on which it was
+made are also those of other calibrations with them. The rule of use is in `judge_use`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ LEAST_U = 1e-4  # relative standard uncertainty at full load: no reference is be
 class DeviceCalibration:
     """Hold the calibration of one device: its true power is `gain` x reading + `offset_w`.
 
-    `factors` are independent errors of gain and offset (W) by number; all devices of one calibration share them.
+    `factors` are independent errors of gain and offset (W) by number; all devices of one calibration share them. Those
+    with a name in `sources` are also shared by other calibrations with the same reference or node.
     `bend_w` is the largest distance from a straight line, `heat_per_k` the largest relative change per K.
     """
 
@@ -66,6 +68,7 @@ class DeviceCalibration:
     heat_per_k: float
     factors: tuple[tuple[float, float], ...]
     calibrated_on: str = ""
+    sources: tuple[str, ...] = ()
 
     @property
     def date(self) -> str:
@@ -151,6 +154,10 @@ def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None
             key: math.nan if row.get(key) is None else float(row[key]) for key in ("cold_c", "hot_c")
         }
         factors = tuple((float(gain), float(offset)) for gain, offset in row["factors"])
+        sources = tuple(map(str, row.get("sources") or [""] * len(factors)))  # older files have none
+        named = [source for source in sources if source]
+        if len(sources) != len(factors) or len(set(named)) != len(named):
+            return None
         name = event["reference"]["text"]
         place = event.get("calibrated_on", event.get("host", ""))
         identity = f"{event['id']}.{_hash_devices(event['devices'])}"
@@ -163,6 +170,7 @@ def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None
             **range_c,
             factors=factors,
             calibrated_on=str(place),
+            sources=sources,
         )
         found.date  # noqa: B018 a time that is no date is refused here
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
@@ -280,7 +288,8 @@ def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: Ca
     name = f"calibrated/{one.identity}"
     # By value and time of an energy: E = gain x (energy of the readings) + offset x time.
     pairs = [(g / one.gain, o - one.offset_w * g / one.gain) for g, o in one.factors]
-    factors = [(f"gain:{name}/{k}", gain, offset) for k, (gain, offset) in enumerate(pairs)]
+    names = [f"gain:{shared or f'{name}/{k}'}" for k, shared in enumerate(one.sources)]
+    factors = [(source, gain, offset) for source, (gain, offset) in zip(names, pairs, strict=True)]
     own = f"{one.meter}/{one.device or one.scope}"
     factors += [(f"gain:{name}/{own}/{use.reason}", use.wider / math.sqrt(3), 0.0)] if use.wider else []
     bend_u_w = one.bend_w / math.sqrt(3)

@@ -116,6 +116,27 @@ def test_a_step_without_the_device_shows_its_offset_at_the_wall():
     assert far.code == "far-offset"
 
 
+def test_offsets_that_all_err_to_one_side_are_refused_by_their_sum():
+    more_w = 30.0  # W that the node without its eight devices takes more: 4 W of each offset
+    steps = make_steps([1.0] * 8, [0.0] * 8, count=60, supply=None)
+    rows = {"middle_s", "seconds", "reference_u_w", "device_w", "device_u_w", "celsius", "beside"}
+    grown = {name: np.concatenate((getattr(steps, name), getattr(steps, name)[:1])) for name in rows}
+    there = np.ones((61, 8), bool)
+    there[-1] = False
+
+    def fit(extra_w, **options):
+        empty_w = 300.0 + float(steps.beside[0, 0]) + extra_w
+        watts = np.append(steps.reference_w, empty_w)
+        zero = replace(steps, **grown, number=np.arange(61), reference_w=watts, is_there=there)
+        return fit_calibration(zero, list_devices(8), replace(WALL, supply=None), CPU, **options)
+
+    assert isinstance(fit(0.0), CalibrationFit)
+    far = fit(more_w)
+    assert isinstance(far, FitRefusal)
+    assert (far.code, far.numbers["assumed_w"]) == ("far-offset.sum", pytest.approx(16.3, abs=0.1))
+    assert isinstance(fit(more_w, accept_far=True), CalibrationFit)
+
+
 def test_a_gain_beyond_the_assumed_one_is_refused_at_the_wall_unless_it_is_accepted():
     steps = make_steps([1.15], [0.0])
     far = fit_calibration(steps, list_devices(1), WALL, CPU)

@@ -263,6 +263,8 @@ def fit_calibration(
             worst = max(fit.budget, key=lambda part: fit.budget[part])
             numbers = {"expanded": expanded, "assumed": assumed, f"of {worst}": fit.budget[worst]}
             return FitRefusal(f"no-better.{worst.replace(' ', '-')}", fit.scope, numbers)
+    if reference.is_around and not accept_far and (far := find_far_sum(found, lines, devices)) is not None:
+        return far
     slope = model.differentiate_supply(found.values)
     slope_u = math.sqrt(float(slope[1] @ found.covariance @ slope[1]))
     return CalibrationFit(
@@ -291,6 +293,21 @@ def find_far_value(fit: DeviceFit, device: FittedDevice) -> FitRefusal | None:
     if abs(fit.offset_w) > device.offset_w + COVERAGE_FACTOR * fit.offset_u_w:
         return FitRefusal("far-offset", fit.scope, {"offset_w": fit.offset_w, "assumed_w": device.offset_w})
     return None
+
+
+def find_far_sum(found: _Solution, lines: Sequence[_DeviceLine], devices: Sequence[FittedDevice]) -> FitRefusal | None:
+    """Return a refusal if the sum of the offsets is clearly beyond what it is if those of the devices are independent.
+
+    A node without its devices that is in another state moves each of many offsets by little, all of them to one side.
+    """
+    total_w = sum(line.offset_w for line in lines)
+    effect = np.sum([line.effects[1] for line in lines], axis=0)
+    u_w = math.sqrt(float(effect @ found.covariance @ effect))
+    assumed_w = COVERAGE_FACTOR / math.sqrt(3) * math.hypot(*(device.offset_w for device in devices))
+    if len(devices) < 2 or abs(total_w) <= assumed_w + COVERAGE_FACTOR * u_w:
+        return None
+    scope = ", ".join(device.scope for device in devices)
+    return FitRefusal("far-offset.sum", scope, {"offset_w": total_w, "assumed_w": assumed_w})
 
 
 def find_refusal(steps: LoadSteps, devices: Sequence[FittedDevice], reference: ReferenceMeter) -> FitRefusal | None:

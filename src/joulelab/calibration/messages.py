@@ -50,6 +50,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "{scope}: its offset would be {offset_w:W}, but boards of this kind are within ± {assumed_w:W}: the node without devices seems to be in another state",
         "Record --zero again on the same node and meter; if you are sure of the result: --accept-far",
     ),
+    "far-offset.sum": (
+        "failed",
+        "{scope}: the sum of their offsets would be {offset_w:W}, but that of boards of this kind is within ± {assumed_w:W}: the node without devices seems to be in another state",
+        "Record --zero again on the same node and meter; if you are sure of the result: --accept-far",
+    ),
     "no-better.supply": (
         "failed",
         "{scope}: the result would be ± {expanded:%}, hardly better than the assumed ± {assumed:%}: the efficiency of the supplies is not known well enough",

@@ -26,7 +26,7 @@ from joulelab.analysis.calibrations import (
 )
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
-from joulelab.core.spec import Stream
+from joulelab.core.spec import Accuracy, Stream
 
 ROW = {
     "meter": "nvml",
@@ -72,6 +72,8 @@ def judge(one, **changes) -> CalibrationUse:
         ({"celsius": 20.0}, True, 0.002, ("calibration.temperature",)),
         ({"celsius": 120.0}, False, 0.0, ()),
         ({"high_w": 800.0}, True, 0.01, ("calibration.load",)),
+        ({"high_w": 1049.0}, True, 0.01, ("calibration.load",)),
+        ({"high_w": 1051.0}, False, 0.0, ()),
         ({"driver": "1", "high_w": 800.0}, True, math.hypot(0.01, 0.01), ("calibration.driver", "calibration.load")),
     ],
 )
@@ -118,6 +120,20 @@ def test_a_power_is_corrected_and_has_the_errors_of_its_calibration():
     assert not any(source.startswith(("gain:x", "offset:x")) for source in energy.terms)
     assert spec.limits == (3.0, 0.95 * 700 + 3)
     assert convert_power(spec.accuracy, 700.0) == 0.95 * 700 + 3
+
+
+def test_a_calibration_is_for_channels_of_the_sensor_that_was_fitted():
+    accuracies = (Accuracy(shared="nvml:H100"), Accuracy(shared="nvml:H100"), Accuracy(shared="nvml:module"))
+    counter, power, module = (
+        replace(power_spec(), name=name, accuracy=accuracy)
+        for name, accuracy in zip(("energy_j", "power_w", "module_w"), accuracies, strict=True)
+    )
+    specs = [counter, power, module]
+    assert read_one(channel="energy_j").select_channels(specs) == [counter, power]
+    assert read_one(channel="module_w").select_channels(specs) == [module]
+    assert read_one().select_channels(specs) == specs  # older files name none
+    alone = replace(counter, accuracy=Accuracy())
+    assert read_one(channel="energy_j").select_channels([alone, replace(power, accuracy=Accuracy())]) == [alone]
 
 
 def test_calibrations_against_one_reference_share_its_error():

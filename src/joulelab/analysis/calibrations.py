@@ -36,6 +36,7 @@ OTHER_DRIVER = 0.01
 NEAR_K, MOST_BEYOND_K = 5.0, 30.0  # beyond the temperatures of the calibration
 LEAST_HEAT = 0.0002  # change of the gain per K that is allowed for at least
 NEAR_LOAD, OTHER_LOAD = 1.1, 0.01  # times the highest reading of the calibration; width above
+MOST_LOAD = 1.5  # times that reading above which the line of a calibration says nothing
 LOAD_BANDS = 4  # of the range of a calibration: within one the error of a bent sensor is the same
 LEAST_GAIN, MOST_GAIN = 0.5, 2.0  # a file with another gain is damaged
 LEAST_U = 1e-4  # relative standard uncertainty at full load: no reference is better, so a file with less is damaged
@@ -69,11 +70,24 @@ class DeviceCalibration:
     factors: tuple[tuple[float, float], ...]
     calibrated_on: str = ""
     sources: tuple[str, ...] = ()
+    channel: str = ""
 
     @property
     def date(self) -> str:
         """Return the day of the calibration (UTC): `2026-11-18`."""
         return dt.datetime.fromtimestamp(self.utc_s, dt.UTC).date().isoformat()
+
+    def select_channels(self, specs: Sequence[Spec]) -> list[Spec]:
+        """Return the channels of a stream that have the gain that was fitted: those of the same sensor.
+
+        A meter states by `shared` that its channels err by the same factor: the counter and the powers of NVML, whose
+        values are of one sensor in every generation that was measured. Another channel keeps its assumed error.
+        """
+        fitted = next((spec for spec in specs if spec.name == self.channel), None)
+        if fitted is None:
+            return list(specs)
+        shared = fitted.accuracy.shared
+        return [spec for spec in specs if spec is fitted or (shared and spec.accuracy.shared == shared)]
 
     def fits_stream(self, host: str, meter: str, stream: Stream) -> bool:
         """Return whether it is the calibration of a stream: a GPU by its UUID, other devices by their scope as well.
@@ -171,6 +185,7 @@ def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None
             factors=factors,
             calibrated_on=str(place),
             sources=sources,
+            channel=str(row.get("channel") or ""),
         )
         found.date  # noqa: B018 a time that is no date is refused here
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
@@ -219,6 +234,8 @@ def judge_use(
             wider.append(max(one.heat_per_k, LEAST_HEAT) * beyond)
             reasons.append("hot" if celsius > one.hot_c else "cold")
             doubts.append(("calibration.temperature", {"celsius": celsius, "cold_c": one.cold_c, "hot_c": one.hot_c}))
+    if high_w is not None and high_w > MOST_LOAD * one.high_w:
+        return CalibrationUse(is_used=False)
     if high_w is not None and high_w > NEAR_LOAD * one.high_w:
         wider.append(OTHER_LOAD)
         reasons.append("load")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-RESULT_VERSION, ANALYSIS_VERSION = 7, 15
+RESULT_VERSION, ANALYSIS_VERSION = 7, 16
 RESULT_FILE, HEAD_FILE = "results.json", "head.json"
 WRONG_CHECKS = ("damaged", "impossible power")  # failed checks after which lists show no energy
 BLANK = "0" * 41  # stands for `inputs` while the checksum of a file is computed

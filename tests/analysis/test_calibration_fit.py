@@ -116,6 +116,27 @@ def test_a_step_without_the_device_shows_its_offset_at_the_wall():
     assert far.code == "far-offset"
 
 
+def test_offsets_that_all_err_to_one_side_are_refused_by_their_sum():
+    more_w = 30.0  # W that the node without its eight devices takes more: 4 W of each offset
+    steps = make_steps([1.0] * 8, [0.0] * 8, count=60, supply=None)
+    rows = {"middle_s", "seconds", "reference_u_w", "device_w", "device_u_w", "celsius", "beside"}
+    grown = {name: np.concatenate((getattr(steps, name), getattr(steps, name)[:1])) for name in rows}
+    there = np.ones((61, 8), bool)
+    there[-1] = False
+
+    def fit(extra_w, **options):
+        empty_w = 300.0 + float(steps.beside[0, 0]) + extra_w
+        watts = np.append(steps.reference_w, empty_w)
+        zero = replace(steps, **grown, number=np.arange(61), reference_w=watts, is_there=there)
+        return fit_calibration(zero, list_devices(8), replace(WALL, supply=None), CPU, **options)
+
+    assert isinstance(fit(0.0), CalibrationFit)
+    far = fit(more_w)
+    assert isinstance(far, FitRefusal)
+    assert (far.code, far.numbers["assumed_w"]) == ("far-offset.sum", pytest.approx(16.3, abs=0.1))
+    assert isinstance(fit(more_w, accept_far=True), CalibrationFit)
+
+
 def test_a_gain_beyond_the_assumed_one_is_refused_at_the_wall_unless_it_is_accepted():
     steps = make_steps([1.15], [0.0])
     far = fit_calibration(steps, list_devices(1), WALL, CPU)
@@ -145,6 +166,23 @@ def test_factors_hold_variances_and_the_correlation_of_devices_with_one_referenc
     assert np.sqrt(covariance[3, 3]) == pytest.approx(fit.devices[1].offset_u_w, rel=1e-3)
     # Supplies and reference are the same for both: their gains err together.
     assert covariance[0, 2] > 0.5 * covariance[0, 0]
+
+
+def test_errors_that_another_calibration_has_too_are_sources_of_their_own():
+    steps = make_steps([1.0, 1.0], [0.0, 0.0])
+    fit = fit_calibration(steps, list_devices(2), WALL, CPU)
+    assert isinstance(fit, CalibrationFit)
+    assert {"reference/gain", "efficiency/low", "follow"} < set(fit.sources)
+    assert len(fit.sources) == fit.factors.shape[1]
+    assert fit.sources.count("") <= 4
+    # A reference that reads too much by its standard uncertainty moves both gains as its column says.
+    u = WALL.gain / math.sqrt(3)
+    moved = fit_calibration(replace(steps, reference_w=(1 + u) * steps.reference_w), list_devices(2), WALL, CPU)
+    assert isinstance(moved, CalibrationFit)
+    column = fit.factors[:, fit.sources.index("reference/gain")]
+    for number in (0, 1):
+        change = moved.devices[number].gain - fit.devices[number].gain
+        assert change == pytest.approx(-column[2 * number], rel=0.1)
 
 
 def test_the_budget_names_the_part_that_is_least_known():
@@ -186,14 +224,14 @@ def test_a_device_without_a_thermometer_has_no_range_of_temperature():
 
 def test_residuals_that_scatter_more_than_expected_widen_the_result():
     steps = make_steps([1.0], [0.0], around=False)
-    noise = np.random.default_rng(5).normal(0, 8.0, len(steps))
+    noise = np.random.default_rng(5).normal(0, 4.0, len(steps))
     plain = fit_calibration(steps, list_devices(1), DIRECT)
     noisy = fit_calibration(replace(steps, reference_w=steps.reference_w + noise), list_devices(1), DIRECT)
     assert isinstance(plain, CalibrationFit)
     assert isinstance(noisy, CalibrationFit)
     assert noisy.scatter > 5 * plain.scatter
     assert noisy.devices[0].gain_u > 3 * plain.devices[0].gain_u
-    assert np.abs(noisy.residual_w).max() > 8.0
+    assert np.abs(noisy.residual_w).max() > 4.0
 
 
 def test_a_bend_that_looks_like_a_drift_does_not_hide_the_line():
@@ -245,6 +283,8 @@ def make_refused(kind):
         steps = make_steps([1.0, 1.0], [0.0, 0.0], together=True)
     elif kind == "does-not-follow":
         steps = replace(steps, reference_w=np.random.default_rng(2).normal(1500, 200, len(steps)))
+    elif kind == "poor-fit":  # each step shows a part of the one before
+        steps = replace(steps, reference_w=0.9 * steps.reference_w + 0.1 * np.roll(steps.reference_w, 1))
     elif kind == "unlikely-gain":
         steps = make_steps([1.5, 1.5], [0.0, 0.0])
     elif kind == "no-better.supply":
@@ -265,6 +305,7 @@ def make_refused(kind):
         ("small-range", "small-range", "gpu:0"),
         ("move-together", "move-together", "gpu:0, gpu:1"),
         ("does-not-follow", "does-not-follow", "gpu:0, gpu:1"),
+        ("poor-fit", "poor-fit", ""),
         ("unlikely-gain", "unlikely-gain", "gpu:0"),
         ("no-better.supply", "no-better.supply", "gpu:0"),
         ("no-better.rest-of-the-node", "no-better.rest-of-the-node", "gpu:0"),

@@ -26,7 +26,7 @@ from joulelab.analysis.calibrations import (
 )
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.power import PowerCurve
-from joulelab.core.spec import Stream
+from joulelab.core.spec import Accuracy, Stream
 
 ROW = {
     "meter": "nvml",
@@ -72,6 +72,8 @@ def judge(one, **changes) -> CalibrationUse:
         ({"celsius": 20.0}, True, 0.002, ("calibration.temperature",)),
         ({"celsius": 120.0}, False, 0.0, ()),
         ({"high_w": 800.0}, True, 0.01, ("calibration.load",)),
+        ({"high_w": 1049.0}, True, 0.01, ("calibration.load",)),
+        ({"high_w": 1051.0}, False, 0.0, ()),
         ({"driver": "1", "high_w": 800.0}, True, math.hypot(0.01, 0.01), ("calibration.driver", "calibration.load")),
     ],
 )
@@ -93,6 +95,8 @@ def test_the_rule_of_use(changes, is_used, wider, codes):
         {"high_w": -5.0},
         {"bend_w": -1.0},
         {"device": None, "offset_w": None},
+        {"sources": ["a"]},
+        {"sources": ["a", "a"]},
     ],
 )
 def test_rows_with_unusable_values_are_left_out(changes):
@@ -116,6 +120,33 @@ def test_a_power_is_corrected_and_has_the_errors_of_its_calibration():
     assert not any(source.startswith(("gain:x", "offset:x")) for source in energy.terms)
     assert spec.limits == (3.0, 0.95 * 700 + 3)
     assert convert_power(spec.accuracy, 700.0) == 0.95 * 700 + 3
+
+
+def test_a_calibration_is_for_channels_of_the_sensor_that_was_fitted():
+    accuracies = (Accuracy(shared="nvml:H100"), Accuracy(shared="nvml:H100"), Accuracy(shared="nvml:module"))
+    counter, power, module = (
+        replace(power_spec(), name=name, accuracy=accuracy)
+        for name, accuracy in zip(("energy_j", "power_w", "module_w"), accuracies, strict=True)
+    )
+    specs = [counter, power, module]
+    assert read_one(channel="energy_j").select_channels(specs) == [counter, power]
+    assert read_one(channel="module_w").select_channels(specs) == [module]
+    assert read_one().select_channels(specs) == specs  # older files name none
+    alone = replace(counter, accuracy=Accuracy())
+    assert read_one(channel="energy_j").select_channels([alone, replace(power, accuracy=Accuracy())]) == [alone]
+
+
+def test_calibrations_against_one_reference_share_its_error():
+    energies = []
+    for number, sources in ((1, ["calibration-reference/S1/gain", ""]), (2, ["calibration-reference/S1/gain", ""])):
+        row = {**ROW, "offset_w": 0.0, "factors": [[0.01, 0.0], [0.01, 0.0]], "sources": sources}
+        ((_, one),) = read_calibrations([{**EVENT, "id": f"c{number}", "devices": [row]}])
+        spec, value = calibrate_channel(power_spec(), np.full(101, 400.0), one, judge(one))
+        energies.append(PowerCurve(readings(np.arange(101) * 0.1, value), spec, name="a").energy(ns(1), ns(9)))
+    first, second = energies
+    part = 8 * 400.0 * 0.01
+    assert (first + second).u == pytest.approx(part * math.hypot(2, math.sqrt(2)), rel=0.01)
+    assert (first - second).u == pytest.approx(part * math.sqrt(2), rel=0.01)
 
 
 def test_the_error_of_a_bent_sensor_cancels_at_the_same_load_only():

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
+import benchmarks.calibrate
 import numpy as np
 import pytest
 from benchmarks.calibrate import GRID_S, draw_node, draw_other_load, make_powers, record_run, record_staircase
@@ -21,9 +22,9 @@ from joulelab.analysis.calibrations import YEAR_S
 from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import Readings
 from joulelab.calibration import recorded_steps
-from joulelab.calibration.calibration_record import guess_supply, parse_supply
+from joulelab.calibration.calibration_record import fit_run, guess_supply, parse_supply
 from joulelab.calibration.commands import parse_devices
-from joulelab.calibration.staircase import StaircasePlan, make_load_words, plan_steps
+from joulelab.calibration.staircase import StaircasePlan, choose_step_s, make_load_words, plan_check, plan_steps
 from joulelab.cli.group import commands
 from joulelab.core.errors import ConfigError
 from joulelab.instruments.visible import NodeGpus
@@ -152,6 +153,13 @@ def test_a_second_fit_of_one_staircase_replaces_only_its_own_devices(runs, stair
     assert [row["scope"] for row in record["devices"]] == ["gpu:0", "gpu:1"]
 
 
+def test_errors_of_reference_and_node_are_named_after_them(runs, staircase, node):
+    record = json.loads(calibrate(runs, staircase, node, "--json").stdout)
+    sources = [source for source in record["devices"][0]["sources"] if source]
+    assert {"calibration-reference/S1/gain", "calibration-node/twin/efficiency/low"} <= set(sources)
+    assert not any(record["id"] in source for source in sources)
+
+
 @pytest.mark.system
 def test_a_check_compares_with_the_calibration_in_use(runs, staircase, node):
     calibrate(runs, staircase, node, "--check", code=2)  # there is none
@@ -207,9 +215,46 @@ def test_a_step_with_missing_readings_of_the_reference_does_not_count(staircase)
         shown, (a, b) = reference.curve.readings, spans[2]
         kept = (shown.t1_ns < (a + b) // 2) | (shown.t1_ns > (a + b) // 2 + 3 * 10**9)
         rows = Readings.from_rows(shown.t0_ns[kept], shown.t1_ns[kept], shown.value[kept])
-        torn = replace(reference, curve=PowerCurve(rows, reference.spec, name="x", step_s=reference.step_s))
+        known = {"step_s": reference.step_s, "moved_s": reference.curve.moved_s}
+        torn = replace(reference, curve=PowerCurve(rows, reference.spec, name="x", **known))
         found = joined.list_windows([device], torn)
     assert found == ([*spans[:2], *spans[3:]], left_out + 1)
+
+
+@pytest.mark.parametrize(("update_s", "window_s"), [(5.0, 5.0), (1.0, 12.0)])
+def test_a_reference_that_is_slower_than_it_states_does_not_mix_steps(tmp_path, monkeypatch, update_s, window_s):
+    make, rng = benchmarks.calibrate.PanelFlaws, np.random.default_rng(1)
+
+    def make_slow(**flaws):
+        return make(**{**flaws, "period_s": update_s, "window_s": window_s})
+
+    monkeypatch.setattr(benchmarks.calibrate, "PanelFlaws", make_slow)
+    node = replace(draw_node(rng, "pdu", 1), fans="fixed", gains=np.array([0.05]), offsets_w=np.zeros(1))
+    supply = parse_supply(f"{node.supply_class}:{node.rated_w:.0f}")
+    options = recorded_steps.FitOptions("pdu", ("gpu:0",), supply, has_fixed_fans=True)
+    run, _, _ = record_staircase(tmp_path, np.random.default_rng(2), node, "pdu", repeats=2, step_s=70.0)
+    with open_run(run) as opened:
+        fitted = fit_run(opened, options)
+    # What the same PDU shows if it has a new value every second; a mix of steps made it 2 % less, or left 75 W.
+    assert fitted.fit.devices[0].gain == pytest.approx(0.944, abs=0.003)
+    assert np.abs(fitted.fit.residual_w).max() < 2.5
+
+
+def test_steps_that_are_too_short_for_a_slow_reference_are_refused_with_their_length(tmp_path, monkeypatch):
+    make, rng = benchmarks.calibrate.PanelFlaws, np.random.default_rng(1)
+    monkeypatch.setattr(benchmarks.calibrate, "PanelFlaws", lambda **flaws: make(**{**flaws, "period_s": 5.0}))
+    node = replace(draw_node(rng, "pdu", 1), fans="fixed")
+    run, _, _ = record_staircase(tmp_path, rng, node, "pdu", repeats=1, step_s=40.0)
+    with open_run(run) as opened, pytest.raises(ConfigError, match=r"--step \d+s") as refused:
+        recorded_steps.read_steps(opened, recorded_steps.FitOptions("pdu", ("gpu:0",)))
+    assert refused.value.code == "config.no-steps"
+
+
+def test_steps_are_long_enough_for_the_reference():
+    assert choose_step_s(0.1, has_command=False) == choose_step_s(1.0, has_command=False) == 40.0
+    assert choose_step_s(0.1, has_command=True) == 15.0
+    # 10 updates count, beside those in which the steps before and after are shown.
+    assert choose_step_s(5.0, has_command=False) == 90.0
 
 
 def test_fans_that_change_are_not_fixed(tmp_path):
@@ -320,6 +365,30 @@ def test_steps_load_every_device_at_every_level_and_idle_between():
     assert plan_steps(8, 3, 1) == eight != plan_steps(8, 3, 2)
 
 
+def test_a_check_has_enough_steps_for_its_fit_and_is_shorter_than_a_staircase():
+    # By the message `too-few-steps` of fits of drawn nodes: 10, 17 and 23 are needed for 1, 4 and 8 GPUs.
+    for count, needed in ((1, 10), (4, 17), (8, 23)):
+        steps = plan_check(count, 1, 1)
+        assert len(steps) >= needed
+        assert len(steps) * choose_step_s(0.1, has_command=False, is_check=True) < 0.65 * 40 * len(
+            plan_steps(count, 3, 1)
+        )
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_check_of_a_good_node_is_fitted(tmp_path, monkeypatch, count):
+    monkeypatch.setattr(benchmarks.calibrate, "plan_steps", plan_check)
+    rng = np.random.default_rng(4)
+    node = replace(draw_node(rng, "analyzer", count), fans="fixed")
+    run, _, _ = record_staircase(tmp_path, rng, node, "analyzer", step_s=30.0)
+    supply = parse_supply(f"{node.supply_class}:{node.rated_w:.0f}")
+    scopes = tuple(f"gpu:{k}" for k in range(count))
+    options = recorded_steps.FitOptions("analyzer", scopes, supply, has_fixed_fans=True, accept_far=True)
+    with open_run(run) as opened:
+        assert max(one.own_u_w / one.high_w for one in fit_run(opened, options).fit.devices) < 0.005
+
+
 def show_two_gpus(monkeypatch):
     found = NodeGpus(nvidia=[SimpleNamespace(index=0), SimpleNamespace(index=1)])
     monkeypatch.setattr("joulelab.instruments.visible.read_node_gpus", lambda: found)
@@ -355,6 +424,8 @@ def test_the_plan_is_shown_with_its_time(monkeypatch):
     assert (plan["steps"], plan["duration_s"]) == (11, 110.0)
     short = json.loads(call("calibrate", *words, "--step", "10s", "--dry-run", "--check", "--json").stdout)
     assert {level for row in short["levels"] for level in row} == {0.0, 0.5, 1.0}
+    more = (*words[:-1], "5", "--step", "10s", "--dry-run", "--check", "--json")
+    assert json.loads(call("calibrate", *more).stdout)["steps"] == 25 > short["steps"]
     for more, code in ((("--dry-run",), "config.no-reference"), (("--device", "node.dc"), "config.no-load")):
         done = call("calibrate", *words, *more, "--json", code=2)
         assert json.loads(done.stdout)["error"]["code"] == code

@@ -54,6 +54,18 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
     assert found.value.code == "store.unwritable"
 
 
+def test_what_is_assumed_is_in_the_digest_of_new_files_only(tmp_path):
+    environ = {"JOULELAB_CALIBRATIONS": str(tmp_path)}
+    for changed in ({"assumed": {"fans": "unknown"}}, {"is_simulated": False}, {"twin": "b"}):
+        record = {**RECORD, "assumed": {"fans": "fixed"}, "is_simulated": True, "twin": "a"}
+        path = write_calibration(environ, "n1", record)
+        path.write_text(json.dumps({**read_calibration(path), **changed}))
+        with pytest.raises(ConfigError):
+            read_calibration(path)
+        path.write_text(json.dumps({**record, **changed, "digest": compute_digest(record, is_old=True)}))
+        assert read_calibration(path)["id"] == RECORD["id"]
+
+
 def test_a_file_that_was_changed_or_names_no_run_is_refused(tmp_path):
     environ = {"JOULELAB_CALIBRATIONS": str(tmp_path)}
     path = write_calibration(environ, "n1", {**RECORD, "devices": [{"gain": 0.95}]})

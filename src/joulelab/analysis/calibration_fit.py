@@ -38,6 +38,9 @@ LEAST_APART = 0.3  # share of a device's movement (standard deviation) that no c
 FEWEST_UPDATES = 5  # updates of the reference in a step
 FEWEST_FREEDOM = 4  # steps more than numbers that they determine
 LEAST_FOLLOWED = 0.9  # correlation of the reference with the sum of the devices inside it
+# Root mean square of the residuals, of the range of the reference: more is no noise (drawn nodes have up to 0.0007), it
+# is a reference that mixes steps, or loads that change in them. Such errors are alike: a wider interval would not help.
+MOST_RESIDUAL = 0.01
 WORTH = 0.75  # of the assumed interval: a calibration that is not clearly narrower is not worth its steps
 MOST_CHANGE = 0.25  # a gain further from 1: reference and device do not measure the same
 # Priors: largest errors, taken as uniform unless noted.
@@ -198,13 +201,16 @@ class DeviceFit:
 class CalibrationFit:
     """Hold the fit of all devices together.
 
-    `factors` has two rows for each device (gain, offset in W) and a column for each independent source of error.
+    `factors` has two rows for each device (gain, offset in W) and a column for each independent source of error; its
+    `sources` are the names of the numbers (`reference/gain`, `efficiency/low`) that another calibration with the same
+    reference or node has in common, empty for those of this one.
     `residual_w` is measured minus fitted power of the reference. `slope` is W at the reference for one W of a device,
     with its standard uncertainty. `scatter` is the spread of the residuals beside the expected one.
     """
 
     devices: tuple[DeviceFit, ...]
     factors: Floats
+    sources: tuple[str, ...]
     residual_w: Floats
     slope: float
     slope_u: float
@@ -241,6 +247,9 @@ def fit_calibration(
     apart = np.hypot(max(scale, 1.0) * sigma, moved)
     sigma = np.where(steps.is_there.all(axis=1), scale * sigma, apart)
     found = _solve_model(model, sigma, first.values)
+    residual = steps.reference_w - model.predict(found.values)
+    if (refusal := find_poor_fit(steps, residual)) is not None:
+        return refusal
     lines = [_fit_line(model, found.values, k) for k in range(len(devices))]
     fits = tuple(_describe_device(model, found, line, k) for k, line in enumerate(lines))
     for fit, device in zip(fits, devices, strict=True):
@@ -254,12 +263,22 @@ def fit_calibration(
             worst = max(fit.budget, key=lambda part: fit.budget[part])
             numbers = {"expanded": expanded, "assumed": assumed, f"of {worst}": fit.budget[worst]}
             return FitRefusal(f"no-better.{worst.replace(' ', '-')}", fit.scope, numbers)
+    if reference.is_around and not accept_far and (far := find_far_sum(found, lines, devices)) is not None:
+        return far
     slope = model.differentiate_supply(found.values)
     slope_u = math.sqrt(float(slope[1] @ found.covariance @ slope[1]))
-    residual = steps.reference_w - model.predict(found.values)
     return CalibrationFit(
-        fits, find_factors(model, found, lines), residual, slope[0], slope_u, first.scatter, found.freedom
+        fits, *find_factors(model, found, lines), residual, slope[0], slope_u, first.scatter, found.freedom
     )  # fmt: skip
+
+
+def find_poor_fit(steps: LoadSteps, residual_w: Floats) -> FitRefusal | None:
+    """Return a refusal if the fitted powers are far from those of the reference."""
+    here = steps.is_there.all(axis=1)
+    rms_w, range_w = float(np.sqrt(np.mean(residual_w[here] ** 2))), float(np.ptp(steps.reference_w[here]))
+    if rms_w <= MOST_RESIDUAL * range_w:
+        return None
+    return FitRefusal("poor-fit", "", {"residual_w": rms_w, "range_w": range_w, "share": rms_w / range_w})
 
 
 def find_far_value(fit: DeviceFit, device: FittedDevice) -> FitRefusal | None:
@@ -274,6 +293,21 @@ def find_far_value(fit: DeviceFit, device: FittedDevice) -> FitRefusal | None:
     if abs(fit.offset_w) > device.offset_w + COVERAGE_FACTOR * fit.offset_u_w:
         return FitRefusal("far-offset", fit.scope, {"offset_w": fit.offset_w, "assumed_w": device.offset_w})
     return None
+
+
+def find_far_sum(found: _Solution, lines: Sequence[_DeviceLine], devices: Sequence[FittedDevice]) -> FitRefusal | None:
+    """Return a refusal if the sum of the offsets is clearly beyond what it is if those of the devices are independent.
+
+    A node without its devices that is in another state moves each of many offsets by little, all of them to one side.
+    """
+    total_w = sum(line.offset_w for line in lines)
+    effect = np.sum([line.effects[1] for line in lines], axis=0)
+    u_w = math.sqrt(float(effect @ found.covariance @ effect))
+    assumed_w = COVERAGE_FACTOR / math.sqrt(3) * math.hypot(*(device.offset_w for device in devices))
+    if len(devices) < 2 or abs(total_w) <= assumed_w + COVERAGE_FACTOR * u_w:
+        return None
+    scope = ", ".join(device.scope for device in devices)
+    return FitRefusal("far-offset.sum", scope, {"offset_w": total_w, "assumed_w": assumed_w})
 
 
 def find_refusal(steps: LoadSteps, devices: Sequence[FittedDevice], reference: ReferenceMeter) -> FitRefusal | None:
@@ -576,14 +610,24 @@ def _split_uncertainty(model: _StepModel, found: _Solution, line: _DeviceLine, n
     return {part: COVERAGE_FACTOR * u / power for part, u in sorted(parts.items(), key=lambda item: -item[1])}
 
 
-def find_factors(model: _StepModel, found: _Solution, lines: Sequence[_DeviceLine]) -> Floats:
-    """Return independent sources of error as columns: their effect on gain and offset (W) of each device.
+def find_factors(model: _StepModel, found: _Solution, lines: Sequence[_DeviceLine]) -> tuple[Floats, tuple[str, ...]]:
+    """Return independent sources of error as columns (effect on gain and offset in W of each device), and their names.
 
-    The sum of squares of a row is a variance, sums of products are covariances.
+    The sum of squares of a row is a variance, sums of products are covariances. The numbers of a fit err by
+    `covariance @ (slopes of the readings x their errors + errors of the priors / prior_u**2)`. So a number that is the
+    same in another calibration (`SHARED`) has a column of its own, with a sign that is the same there. What is left of
+    the covariance is of the readings and of this device, node and time.
     """
     effects = np.vstack([line.effects for line in lines])
     scale = np.ravel(np.column_stack((model.high, np.ones(len(model.devices)))))  # all in W
-    covariance = effects @ found.covariance @ effects.T * np.outer(scale, scale)
-    size, direction = np.linalg.eigh(covariance)
-    kept = size > SMALL_FACTOR * size.sum()
-    return np.asarray(direction[:, kept] * np.sqrt(size[kept]) / scale[:, np.newaxis])
+    effects = effects * scale[:, np.newaxis]
+    covariance = effects @ found.covariance @ effects.T
+    least = SMALL_FACTOR * float(np.trace(covariance))
+    places = model.find_places(*SHARED)
+    shared = effects @ found.covariance[:, places] / model.prior_u[places]
+    kept = (shared**2).sum(axis=0) > least
+    size, direction = np.linalg.eigh(covariance - shared @ shared.T)
+    own = direction[:, size > least] * np.sqrt(size[size > least])
+    names = [model.names[place] for place, is_kept in zip(places, kept, strict=True) if is_kept]
+    columns = np.hstack((shared[:, kept], own)) / scale[:, np.newaxis]
+    return columns, (*names, *[""] * own.shape[1])

@@ -1,7 +1,8 @@
 """Use calibrations in an analysis: measured gain and offset replace the assumed errors of a meter.
 
 Every calibration is one set of error sources, shared by all runs that use it: they cancel in ratios of runs on the same
-devices, and add where the devices of one calibration are added. The rule of use is in `judge_use`.
+devices, and add where the devices of one calibration are added. Errors of the reference and of the node on which it was
+made are also those of other calibrations with them. The rule of use is in `judge_use`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ OTHER_DRIVER = 0.01
 NEAR_K, MOST_BEYOND_K = 5.0, 30.0  # beyond the temperatures of the calibration
 LEAST_HEAT = 0.0002  # change of the gain per K that is allowed for at least
 NEAR_LOAD, OTHER_LOAD = 1.1, 0.01  # times the highest reading of the calibration; width above
+MOST_LOAD = 1.5  # times that reading above which the line of a calibration says nothing
 LOAD_BANDS = 4  # of the range of a calibration: within one the error of a bent sensor is the same
 LEAST_GAIN, MOST_GAIN = 0.5, 2.0  # a file with another gain is damaged
 LEAST_U = 1e-4  # relative standard uncertainty at full load: no reference is better, so a file with less is damaged
@@ -44,7 +46,8 @@ LEAST_U = 1e-4  # relative standard uncertainty at full load: no reference is be
 class DeviceCalibration:
     """Hold the calibration of one device: its true power is `gain` x reading + `offset_w`.
 
-    `factors` are independent errors of gain and offset (W) by number; all devices of one calibration share them.
+    `factors` are independent errors of gain and offset (W) by number; all devices of one calibration share them. Those
+    with a name in `sources` are also shared by other calibrations with the same reference or node.
     `bend_w` is the largest distance from a straight line, `heat_per_k` the largest relative change per K.
     """
 
@@ -66,11 +69,25 @@ class DeviceCalibration:
     heat_per_k: float
     factors: tuple[tuple[float, float], ...]
     calibrated_on: str = ""
+    sources: tuple[str, ...] = ()
+    channel: str = ""
 
     @property
     def date(self) -> str:
         """Return the day of the calibration (UTC): `2026-11-18`."""
         return dt.datetime.fromtimestamp(self.utc_s, dt.UTC).date().isoformat()
+
+    def select_channels(self, specs: Sequence[Spec]) -> list[Spec]:
+        """Return the channels of a stream that have the gain that was fitted: those of the same sensor.
+
+        A meter states by `shared` that its channels err by the same factor: the counter and the powers of NVML, whose
+        values are of one sensor in every generation that was measured. Another channel keeps its assumed error.
+        """
+        fitted = next((spec for spec in specs if spec.name == self.channel), None)
+        if fitted is None:
+            return list(specs)
+        shared = fitted.accuracy.shared
+        return [spec for spec in specs if spec is fitted or (shared and spec.accuracy.shared == shared)]
 
     def fits_stream(self, host: str, meter: str, stream: Stream) -> bool:
         """Return whether it is the calibration of a stream: a GPU by its UUID, other devices by their scope as well.
@@ -151,6 +168,10 @@ def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None
             key: math.nan if row.get(key) is None else float(row[key]) for key in ("cold_c", "hot_c")
         }
         factors = tuple((float(gain), float(offset)) for gain, offset in row["factors"])
+        sources = tuple(map(str, row.get("sources") or [""] * len(factors)))  # older files have none
+        named = [source for source in sources if source]
+        if len(sources) != len(factors) or len(set(named)) != len(named):
+            return None
         name = event["reference"]["text"]
         place = event.get("calibrated_on", event.get("host", ""))
         identity = f"{event['id']}.{_hash_devices(event['devices'])}"
@@ -163,6 +184,8 @@ def _read_device(event: Mapping[str, Any], row: Any) -> DeviceCalibration | None
             **range_c,
             factors=factors,
             calibrated_on=str(place),
+            sources=sources,
+            channel=str(row.get("channel") or ""),
         )
         found.date  # noqa: B018 a time that is no date is refused here
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
@@ -211,6 +234,8 @@ def judge_use(
             wider.append(max(one.heat_per_k, LEAST_HEAT) * beyond)
             reasons.append("hot" if celsius > one.hot_c else "cold")
             doubts.append(("calibration.temperature", {"celsius": celsius, "cold_c": one.cold_c, "hot_c": one.hot_c}))
+    if high_w is not None and high_w > MOST_LOAD * one.high_w:
+        return CalibrationUse(is_used=False)
     if high_w is not None and high_w > NEAR_LOAD * one.high_w:
         wider.append(OTHER_LOAD)
         reasons.append("load")
@@ -280,7 +305,8 @@ def calibrate_channel(spec: Spec, value: Floats, one: DeviceCalibration, use: Ca
     name = f"calibrated/{one.identity}"
     # By value and time of an energy: E = gain x (energy of the readings) + offset x time.
     pairs = [(g / one.gain, o - one.offset_w * g / one.gain) for g, o in one.factors]
-    factors = [(f"gain:{name}/{k}", gain, offset) for k, (gain, offset) in enumerate(pairs)]
+    names = [f"gain:{shared or f'{name}/{k}'}" for k, shared in enumerate(one.sources)]
+    factors = [(source, gain, offset) for source, (gain, offset) in zip(names, pairs, strict=True)]
     own = f"{one.meter}/{one.device or one.scope}"
     factors += [(f"gain:{name}/{own}/{use.reason}", use.wider / math.sqrt(3), 0.0)] if use.wider else []
     bend_u_w = one.bend_w / math.sqrt(3)

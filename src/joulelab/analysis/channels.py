@@ -274,9 +274,9 @@ def _calibrate_stream(
     use = calibrations.find_use(table.host, table.meter, stream, state, high_w)
     if use is None:
         return series, specs
-    made = {c.name: calibrate_channel(c, series.values[c.name], *use) for c in specs}
+    made = {c.name: calibrate_channel(c, series.values[c.name], *use) for c in use[0].select_channels(specs)}
     values = {**series.values, **{name: value for name, (_, value) in made.items()}}
-    return replace(series, values=values), [spec for spec, _ in made.values()]
+    return replace(series, values=values), [made[c.name][0] if c.name in made else c for c in specs]
 
 
 def _should_change(readings: Readings, spec: Spec, powers: Sequence[PowerCurve]) -> bool:

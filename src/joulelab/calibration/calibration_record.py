@@ -17,6 +17,7 @@ from joulelab.store.calibration_files import SCHEMA, TWIN_VARIABLE, compute_dige
 
 if TYPE_CHECKING:
     from joulelab.analysis.calibration_fit import CalibrationFit
+    from joulelab.analysis.channels import EnergyChannel
     from joulelab.calibration.recorded_steps import FitOptions, RecordedSteps
     from joulelab.store.run_reader import Run
 
@@ -84,11 +85,25 @@ def word_refusal(refusal: FitRefusal) -> Refused:
     return Refused(what, where="calibrate", next=then, code=f"refused.{refusal.code}")
 
 
+def name_source(number: str, reference: EnergyChannel) -> str:
+    """Return the name of an error that calibrations have in common by the same reference or the same node.
+
+    `number` is one of the fit, empty for an error of this calibration alone.
+    """
+    if not number:
+        return ""
+    if number.startswith("reference/"):
+        meter = reference.stream.device or f"{reference.meter}@{reference.host}"
+        return f"calibration-reference/{meter}/{number.removeprefix('reference/')}"
+    return f"calibration-node/{reference.host}/{number}"
+
+
 def make_record(run: Run, options: FitOptions, fit: CalibrationFit, recorded: RecordedSteps) -> dict[str, Any]:
     """Return the document of a calibration: plain data, the same for every host and version."""
     utc_s = int((run.meta.get("started") or {}).get("utc_ns", 0)) * 1e-9
     reference = recorded.reference_channel
     model = f" ({reference.stream.model})" if reference.stream.model else ""
+    sources = [name_source(name, reference) for name in fit.sources]
     devices = []
     for number, (one, channel) in enumerate(zip(fit.devices, recorded.channels, strict=True)):
         rows = fit.factors[2 * number : 2 * number + 2]
@@ -112,6 +127,7 @@ def make_record(run: Run, options: FitOptions, fit: CalibrationFit, recorded: Re
                 "bend_w": one.bend_half_w,
                 "heat_per_k": abs(one.heat_per_k) + 2 * one.heat_u,
                 "factors": [[float(g), float(o)] for g, o in rows.T],
+                "sources": sources,
             }
         )
     accuracy = reference.spec.accuracy

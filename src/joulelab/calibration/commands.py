@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 DEVICES = re.compile(r"(\w+(?:\.\w+)?)(?::(\d+)(?:-(\d+))?)?")
 MOST_DEVICES = 64
-REPEATS, CHECK_REPEATS = 3, 2  # of each level, unless --repeat is given
 SLOW_STEP_S = 600.0  # steps that would take longer are not begun without --step
 
 
@@ -66,7 +65,7 @@ def parse_devices(text: str) -> list[str]:
 @click.option("--accept-far", is_flag=True, help="Store gains and offsets beyond the assumed errors, too.")
 @click.option("--step", type=Duration(5.0), help="Length of a step.  [default: by the speed of the reference]")
 @click.option(
-    "--repeat", type=click.IntRange(1, 20), metavar="N", show_default="3, with --check 2", help="Steps of each level."
+    "--repeat", type=click.IntRange(1, 20), default=3, show_default=True, metavar="N", help="Steps of each level."
 )
 @click.option("--seed", type=int, metavar="N", help="Order of the steps.  [default: drawn]")
 @click.option(
@@ -143,7 +142,7 @@ def make_plan(given: dict[str, Any]) -> StaircasePlan:
     """Return the plan of a staircase by the options of the command. Raises ConfigError."""
     import random
 
-    from joulelab.calibration.staircase import LEVELS, StaircasePlan, plan_steps
+    from joulelab.calibration.staircase import StaircasePlan, plan_check, plan_steps
 
     devices = parse_devices(given["devices"]) if given["devices"] != "gpu" else next(filter(None, _list_gpus()))
     others = [scope for scope in devices if not scope.startswith("gpu:")]
@@ -159,8 +158,8 @@ def make_plan(given: dict[str, Any]) -> StaircasePlan:
         then = "use {level} (0.25 to 1) in the command, or let joulelab set caps: joulelab cap status"
         raise ConfigError(what, where="--command", why=why, next=then, code="config.no-levels")
     seed = random.getrandbits(32) if given["seed"] is None else given["seed"]
-    levels, repeats = (LEVELS[1::2], CHECK_REPEATS) if given["check"] else (LEVELS, REPEATS)
-    steps = plan_steps(len(devices), given["repeat"] or repeats, seed, levels)
+    plan = plan_check if given["check"] else plan_steps
+    steps = plan(len(devices), given["repeat"], seed)
     return StaircasePlan(tuple(devices), steps, given["step"] or _choose_step(given, words), caps, words)
 
 
@@ -169,7 +168,7 @@ def _choose_step(given: dict[str, Any], words: Sequence[str]) -> float:
     from joulelab.calibration.staircase import choose_step_s
 
     update_s = _find_update_s(given["reference"])
-    step_s = choose_step_s(update_s, has_command=bool(words))
+    step_s = choose_step_s(update_s, has_command=bool(words), is_check=given["check"])
     if step_s > SLOW_STEP_S:
         what, why = f"{given['reference']} is a slow reference", f"it has a new value every {update_s:g} s"
         then = f"take a faster one, or give the length yourself: --step {step_s:.0f}s"
@@ -178,7 +177,7 @@ def _choose_step(given: dict[str, Any], words: Sequence[str]) -> float:
 
 
 def _find_update_s(name: str) -> float:
-    """Open the reference and return the time between its new values (s). Raises ConfigError, MeterError."""
+    """Open the reference, return the time (s) between its values or their window. Raises ConfigError, MeterError."""
     from joulelab.instruments import open_meter
     from joulelab.run.run_command import prepare_run
     from joulelab.run.run_options import RunOptions
@@ -191,10 +190,11 @@ def _find_update_s(name: str) -> float:
         raise ConfigError(what, where="--reference", why=why, next="joulelab meters", code="config.no-reference")
     meter = open_meter(entry["meter"], entry["config"])
     try:
-        channels = [(s.period_s, c.update_s or 0.0) for s in meter.streams() for c in s.channels if c.kind == "power"]
+        powers = [(s.period_s, c) for s in meter.streams() for c in s.channels if c.kind == "power"]
+        slowest = [max(period_s, c.update_s or 0.0, c.window_s or 0.0) for period_s, c in powers]
     finally:
         meter.close()
-    return max((max(pair) for pair in channels), default=1.0)
+    return max(slowest, default=1.0)
 
 
 def _list_gpus() -> tuple[list[str], list[str]]:

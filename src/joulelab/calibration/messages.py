@@ -30,6 +30,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
         "the reference does not follow {scope}: it seems to measure something else",
         "Check which cords or outlets it measures: joulelab meters",
     ),
+    "poor-fit": (
+        "failed",
+        "the fit differs from the reference by {residual_w:W} (rms), {share:%} of its range of {range_w:W}: readings of the reference seem to mix several steps, or loads change within steps",
+        "Take steps of twice the length: --step, and stop all other programs; or take a faster reference",
+    ),
     "unlikely-gain": (
         "failed",
         "{scope}: a gain of {gain} is unlikely: the reference may measure only a part of the node, or another one",
@@ -43,6 +48,11 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "far-offset": (
         "failed",
         "{scope}: its offset would be {offset_w:W}, but boards of this kind are within ± {assumed_w:W}: the node without devices seems to be in another state",
+        "Record --zero again on the same node and meter; if you are sure of the result: --accept-far",
+    ),
+    "far-offset.sum": (
+        "failed",
+        "{scope}: the sum of their offsets would be {offset_w:W}, but that of boards of this kind is within ± {assumed_w:W}: the node without devices seems to be in another state",
         "Record --zero again on the same node and meter; if you are sure of the result: --accept-far",
     ),
     "no-better.supply": (

@@ -16,6 +16,7 @@ from joulelab.analysis.channels import load_channels, read_states
 from joulelab.analysis.counter import CounterCurve
 from joulelab.analysis.joining import OUTER_FAMILIES, join_meters
 from joulelab.analysis.marked_phases import list_phases
+from joulelab.analysis.power import PowerCurve
 from joulelab.analysis.readings import count_independent
 from joulelab.analysis.slow_meters import GuidedCurve, WatchedCurve
 from joulelab.calibration.staircase import PHASE
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
     from joulelab.store.run_reader import Run
 
 NS = 1_000_000_000
-SETTLE_S, MARGIN_S = 2.0, 0.5  # left out after a load has settled, and before it ends
+# Left out after a load has settled, and before it ends, beside the time that the reference takes: lags that nobody
+# states, and edges.
+SETTLE_S, MARGIN_S = 2.0, 0.5
+MOST_LEFT_OUT = 0.4  # of the steps: of one GPU half are idle and steady at once, so the loads may all be left out
+BEGIN_S = 10.0  # until a load is steady, for the length of steps that a refusal names
 STEADY_SHARE = 0.03  # of its range: a device that differs by less from its median in the step has settled
 # A long step is several rows: fans and temperatures still change in it, which separates them from the load.
 PART_S, PART_UPDATES = 10.0, 10
@@ -91,10 +96,12 @@ def read_steps(run: Run, options: FitOptions) -> RecordedSteps:
     measured = joined.find_reference(options.reference)
     channels = [joined.find_device(scope, options.reference) for scope in options.devices]
     windows, left_out = joined.list_windows(channels, measured)
-    if not windows:
-        what = "the run has no steps to fit"
+    if left_out >= MOST_LEFT_OUT * (len(windows) + left_out):
+        what = "the run has too few steady steps to fit" if windows else "the run has no steps to fit"
         why = f"{left_out} phases named {PHASE!r} have no steady part of {_find_shortest_s(measured):g} s without gaps"
-        then = "record longer steps: joulelab calibrate --step 60s"
+        settle_s, margin_s = find_edges_s(measured)
+        needed_s = max(60.0, BEGIN_S + settle_s + _find_shortest_s(measured) + margin_s)
+        then = f"record longer steps: joulelab calibrate --step {math.ceil(needed_s / 10) * 10}s"
         raise ConfigError(what, where=run.path.name, why=why, next=then, code="config.no-steps")
     is_around = any(c.stream.scope != measured.stream.scope for c in channels)
     numbers, spans = _split_windows(windows, measured)
@@ -150,6 +157,27 @@ def _get_errors(channel: EnergyChannel) -> tuple[float, float]:
 def _find_shortest_s(reference: EnergyChannel) -> float:
     """Return the shortest steady part (s) of a step that counts: some updates of the reference."""
     return max(SHORTEST_S, FEWEST_UPDATES * max(reference.step_s, reference.update_s))
+
+
+def find_edges_s(reference: EnergyChannel) -> tuple[float, float]:
+    """Return the times (s) after a load has settled, and before it ends, in which the reference shows other loads, too.
+
+    A reading shows the time of its window before the last update. Whoever shows a new value seldom may also show the
+    mean since the last one, whatever window is stated: an update that is longer than stated is seen (`update_s`), a
+    window is not.
+    """
+    settle_s, margin_s = SETTLE_S, MARGIN_S
+    for one in reference.members or (reference,):
+        curve = one.curve.slow if isinstance(one.curve, (GuidedCurve, WatchedCurve)) else one.curve
+        if not isinstance(curve, PowerCurve):
+            continue
+        update_s = max(curve.update_s, 0.0 if curve.update_s == 0 else one.step_s)
+        window_s = max(curve.window_s, update_s)
+        # The curve puts each reading to the middle of the time that it states, or earlier by a lag that was found: so
+        # values near the end of a step are from readings after it.
+        settle_s = max(settle_s, SETTLE_S + update_s + window_s + curve.spec.lag_s - curve.shift_s + one.step_s)
+        margin_s = max(margin_s, MARGIN_S + curve.shift_s + max(curve.moved_s, 0.0) + one.step_s)
+    return settle_s, margin_s
 
 
 def _split_windows(
@@ -254,8 +282,9 @@ class _Joined:
             self.run.marks(), self.span.start_ns, self.span.end_ns, str(self.run.meta.get("host", ""))
         )
         least_s = _find_shortest_s(reference)
+        settle_ns, margin_ns = (round(seconds * NS) for seconds in find_edges_s(reference))
         found = [
-            (_find_steady_start(p.start_ns, p.end_ns, channels) + round(SETTLE_S * NS), p.end_ns - round(MARGIN_S * NS))
+            (_find_steady_start(p.start_ns, p.end_ns, (*channels, reference)) + settle_ns, p.end_ns - margin_ns)
             for p in marked
             if p.name == PHASE
         ]
@@ -440,7 +469,10 @@ def _has_gap(channel: EnergyChannel, a: int, b: int) -> bool:
 
 
 def _find_steady_start(a: int, b: int, channels: Sequence[EnergyChannel]) -> int:
-    """Return when all devices have settled in a step: their power stays near its median in the second half."""
+    """Return when all meters have settled in a step: their power stays near its median in the second half.
+
+    A reference that shows means over a longer time than it states settles later than the devices.
+    """
     start = a
     for channel in channels:
         readings = _find_power_readings(channel)

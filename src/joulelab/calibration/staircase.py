@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 PHASE = "calibrate"
 LEVELS = (0.25, 0.5, 0.75, 1.0)
+CHECK_LEVELS, FEWEST_CHECKS = LEVELS[1::2], 3  # of a check, and how often each at least
 IDLE_EVERY = 5  # steps with a load between two idle steps
 SIZES = {0.25: 512, 0.5: 1024, 0.75: 2048, 1.0: 8192}  # of the matrices of burn, where caps may not be set
 LATE_S = 60.0  # a load that outlives this process ends by itself after the step and this time
@@ -98,12 +99,22 @@ def plan_steps(count: int, repeats: int, seed: int, levels: Sequence[float] = LE
     return tuple(made)
 
 
-def choose_step_s(update_s: float, *, has_command: bool) -> float:
-    """Return the length of a step (s) by the time between updates of the reference: it has enough of them.
+def plan_check(count: int, repeats: int, seed: int) -> tuple[tuple[float, ...], ...]:
+    """Return the steps of a check: two levels, `repeats` times each, or as often as the fit of all devices needs."""
+    # A device uses up two steps (gain, and a part of bend and drift), the rest of the node and the fit itself 8.5; four
+    # steps of each repeat have a load, and one in six is idle.
+    needed = math.ceil((8.5 + 2 * count - 1) / (4 * (1 + 1 / IDLE_EVERY)))
+    return plan_steps(count, max(repeats, needed, FEWEST_CHECKS), seed, CHECK_LEVELS)
 
-    burn needs some seconds until its load is steady; a command of the user has to start faster.
+
+def choose_step_s(update_s: float, *, has_command: bool, is_check: bool = False) -> float:
+    """Return the length of a step (s) by the time between updates of the reference, or its window if that is longer.
+
+    10 of them are used; about 5 are left out, in which the reference shows the steps before and after, too. burn needs
+    some seconds until its load is steady; a command of the user has to start faster. A check needs no long
+    steps: the drift with temperature is known.
     """
-    return max(15.0 if has_command else 40.0, 5.0 + 10 * update_s)
+    return max(15.0 if has_command else 30.0 if is_check else 40.0, (5.0 if has_command else 15.0) + 15 * update_s)
 
 
 def _draw_column(draw: random.Random, levels: Sequence[float], repeats: int) -> list[float]:

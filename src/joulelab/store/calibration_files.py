@@ -26,7 +26,9 @@ MACHINE_FOLDER = "/var/lib/joulelab/calibrations"
 SCHEMA = 1
 MOST_RECORDED = 20  # newest calibrations of a host that a run stores
 EVENT = "calibration"  # of a run
-DIGESTED = ("schema", "id", "utc_s", "host", "reference", "devices")
+# Parts of a file that its digest is of; files without the mark are of the first development version.
+OLD_DIGESTED = ("schema", "id", "utc_s", "host", "reference", "devices")
+DIGESTED, DIGEST_MARK = (*OLD_DIGESTED, "assumed", "is_simulated", "twin"), "2:"
 IDENTITY = re.compile(r"[\w.+-]{1,200}")  # part of a file name
 
 
@@ -63,7 +65,7 @@ def read_calibration(path: Path) -> dict[str, Any]:
         why = f"its schema is {record.get('schema')!r}, {SCHEMA} is known"
     elif not isinstance(record.get("id"), str) or not IDENTITY.fullmatch(record["id"]):
         why = f"its id is {record.get('id')!r}, not the name of a run"
-    elif record.get("digest") != compute_digest(record):
+    elif record.get("digest") != compute_digest(record, is_old=not str(record.get("digest")).startswith(DIGEST_MARK)):
         why = "its content was changed or damaged after the calibration"
     if why:
         what = "this is no calibration" if "digest" not in record else "this calibration cannot be used"
@@ -72,10 +74,11 @@ def read_calibration(path: Path) -> dict[str, Any]:
     return record
 
 
-def compute_digest(record: Mapping[str, Any]) -> str:
+def compute_digest(record: Mapping[str, Any], *, is_old: bool = False) -> str:
     """Return the SHA-256 of the figures and identities of a calibration: it shows damage, and edits by hand."""
-    content = {key: record.get(key) for key in DIGESTED}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    content = {key: record.get(key) for key in (OLD_DIGESTED if is_old else DIGESTED)}
+    found = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return found if is_old else DIGEST_MARK + found
 
 
 def load_calibrations(environ: Mapping[str, str], host: str) -> tuple[list[dict[str, Any]], list[str]]:

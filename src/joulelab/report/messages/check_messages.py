@@ -384,7 +384,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     ),
     "calibration.not-used": (
         "note",
-        "{scope}: the calibration of {date} is not used: it is too old, of another model, or from another temperature",
+        "{scope}: the calibration of {date} is not used: it is too old, of another model or channel, from another temperature, or from much lower loads",
         "Calibrate again: joulelab calibrate --reference METER",
     ),
     "cap.changed": ("warning", "{scope}: the cap changed during the run, between {low_w:W} and {high_w:W}", CAP_STATUS),

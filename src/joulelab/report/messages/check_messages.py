@@ -49,7 +49,7 @@ MESSAGES: dict[str, tuple[str, str, str]] = {
     "limit.unwatched": (
         "warning",
         "the command ended with {used_j:J}, above its limit of {limit}, while the limit could not be watched",
-        "",
+        TEST_METERS,
     ),
     "limit.no-phase": (
         "warning",

@@ -96,7 +96,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 # Debian packages that some tests use; without root those tests skip and say what to install.
 PACKAGES := gcc libc6-dev snmpd snmp ipmitool freeipmi-tools mosquitto prometheus victoria-metrics \
   slurm-wlm slurmdbd slurm-wlm-mysql-plugin slurm-wlm-ipmi-plugins mariadb-server munge libfreeipmi-dev \
-  stress-ng dataset-fashion-mnist chromium openipmi texlive-latex-recommended
+  stress-ng dataset-fashion-mnist chromium openipmi openmpi-bin texlive-latex-recommended
 system:
 	@tests/install-packages $(PACKAGES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -139,7 +140,16 @@ def test_lightning_steps_are_those_of_the_optimizer(marked: Marked, monkeypatch:
     callback.on_validation_batch_end(trainer, None, None, None, 0)
     rows: list[Any] = []
     logging_module = SimpleNamespace(log_dict=lambda row, **how: rows.append((row, how["logger"])))
-    monkeypatch.setattr(callback.training, "read_row", lambda: {"energy_j": 5.0})
+    # Without readings, only a checkpoint that looks at energy_j finds it, as NaN.
+    trainer.checkpoint_callbacks = [SimpleNamespace(monitor="val_loss")]
+    monkeypatch.setattr(callback.training, "read_row", lambda *, has_gaps: {"energy_j": math.nan} if has_gaps else {})
+    callback.on_validation_epoch_end(trainer, logging_module)
+    assert rows == []
+    trainer.checkpoint_callbacks, callback._row_ns = [SimpleNamespace(monitor="energy_j")], 0
+    callback.on_validation_epoch_end(trainer, logging_module)
+    assert math.isnan(rows.pop()[0]["energy_j"])
+    monkeypatch.setattr(callback.training, "read_row", lambda *, has_gaps: {"energy_j": 5.0})
+    callback._row_ns = 0
     callback.on_validation_epoch_end(trainer, logging_module)
     callback.on_validation_end(trainer, None)
     callback.on_save_checkpoint(trainer, None, {})

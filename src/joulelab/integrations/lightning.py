@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,7 +206,10 @@ class JoulelabCallback(TrainingCallback, _find_callback_class()):  # type: ignor
 
     def _log_row(self, trainer: Any, module: Any, *, logger: bool = True) -> None:
         if monotonic_ns() - self._row_ns > ROW_S * NS:  # else it is that of the validation at the end of this epoch
-            self._row, self._row_ns = self.training.read_row(), monotonic_ns()
+            row, self._row_ns = self.training.read_row(has_gaps=True), monotonic_ns()
+            # Without readings: ModelCheckpoint ends the training if its metric is missing, EarlyStopping if it is NaN.
+            is_monitored = any(one.monitor in row for one in trainer.checkpoint_callbacks)
+            self._row = row if is_monitored or not any(map(isnan, row.values())) else {}
         if self._row:
             is_alone = trainer.world_size == 1  # other ranks have no figures
             module.log_dict(self._row, on_epoch=True, logger=logger, batch_size=1, rank_zero_only=not is_alone)

@@ -14,6 +14,7 @@ from tests.report.watch.looked import write
 
 from joulelab.agent.collect import Collector
 from joulelab.agent.metrics import samples
+from joulelab.analysis import live_energy
 from joulelab.analysis.live_energy import LiveFigures, LiveHost
 from joulelab.analysis.live_state import JournalFollower
 from joulelab.core.clock import NS
@@ -117,6 +118,12 @@ def test_scopes_without_readings_now_are_marked(run: Path) -> None:
     scopes = {scope.scope: scope.is_silent for scope in track(run).scopes}
     assert [scope for scope, is_silent in scopes.items() if is_silent] == ["dram:0"]
     assert scopes["node.dc"] is False  # one reading each 5 s
+
+
+def test_a_sum_is_as_old_as_its_oldest_member() -> None:
+    cords = [SimpleNamespace(members=(), readings=SimpleNamespace(t0_ns=[1, last])) for last in (5, 3)]
+    both: Any = SimpleNamespace(members=cords)
+    assert live_energy._find_last_ns(both) == 3
 
 
 def test_the_energy_so_far_is_the_same_number(run: Path) -> None:

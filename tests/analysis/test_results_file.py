@@ -254,6 +254,11 @@ def test_a_killed_run_has_the_duration_and_end_of_its_result(runs: Path, sql: st
     assert took.total_seconds() == pytest.approx(duration_s, abs=1e-5)
 
 
+def test_a_run_without_a_known_start_has_a_duration_and_no_end(runs: Path) -> None:
+    head = load_head(make_run(runs, state="killed"))
+    assert results_file._describe_end(replace(head, start_utc="")) == {"duration_s": head.duration_s}
+
+
 def test_a_live_run_has_a_duration_and_no_end(runs: Path) -> None:
     make_run(runs, state="live")
     sql = "SELECT duration_s > 0, ended FROM runs"

@@ -296,7 +296,7 @@ def test_garbled_answers_are_gaps(serve, opened):
     for stream in streams.values():
         codes = {code_of(lambda stream=stream: meter.read(stream), ReadFailed) for _ in range(10)}  # never a number
         assert "read-failed.malformed" in codes
-    with pytest.raises(ReadFailed):
+    with pytest.raises(MeterError):  # a garbled answer may also say that there is no power
         ipmi.open_meter(entry(server))
 
 

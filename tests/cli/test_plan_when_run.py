@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytest.importorskip("highspy")
 pytestmark = pytest.mark.system
 JOB = (
-    f"{shlex.quote(sys.executable)} -m joulelab.twin.job --gpus 2 --speed 20 --work 230 > /dev/null; echo over; exit 7"
+    f"{shlex.quote(sys.executable)} -m joulelab.twin.job --gpus 2 --speed 20 --work 300 > /dev/null; echo over; exit 7"
 )
 GIVEN = ("--power", "700W", "--idle", "150W", "--duration", "6s")
 SLOT_S = 4

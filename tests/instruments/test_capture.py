@@ -86,6 +86,7 @@ def test_a_capture_reads_back_as_it_was():
         "joulelab-capture: 1\nfamily: snmp\n[values]\npower_w 12\n[exchanges]\na\tb",
         "joulelab-capture: 1\nfamily: snmp\nsetting: outlets = [\n[exchanges]\na\tb",
         "joulelab-capture: 1\nfamily: snmp\nnothing\n[exchanges]\na\tb",
+        "joulelab-capture: 1\nfamily: snmp\nsetting: outlets = " + 100_000 * "[",
     ],
 )
 def test_what_is_no_capture_is_refused(text):

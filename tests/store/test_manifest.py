@@ -126,6 +126,13 @@ def test_documents_are_verified(run: Path, name: str) -> None:
     assert find_codes(run) == {name: "changed"}
 
 
+def test_a_run_json_without_its_host_is_changed(run: Path) -> None:
+    """A flipped bit in the name of a key."""
+    text = (run / "run.json").read_text()
+    (run / "run.json").write_text(text.replace('"host"', '"hort"', 1))
+    assert find_codes(run)["run.json"] == "changed"
+
+
 def test_missing_files_and_folders_are_named_once(run: Path) -> None:
     (run / MARKS).unlink()
     assert find_codes(run) == {MARKS: "missing"}

@@ -28,6 +28,7 @@ CHANGED = "it was changed after the run"
 def find_damage(
     known: Sequence[FileProblem],
     *,
+    run: Path,
     state: RunState,
     folders: Sequence[Path],
     tables: Sequence[SampleTable],
@@ -64,7 +65,7 @@ def find_damage(
             # Imported tables may belong to other hosts.
             found += _find_missing_samples(folder, event, here if "streams" in event else tables, own)
     listed = {p.path for p in found}
-    lines = (folders[0].parent / name for name in files if name.endswith(".jsonl"))
+    lines = (run / name for name in files if name.endswith(".jsonl"))
     gone = [p for p in lines if not os.path.lexists(p) and listed.isdisjoint((p, *p.parents))]
     gone = list(dict.fromkeys(p if p.parent.exists() else p.parent for p in gone))
     found += [FileProblem(p, "it is missing", lost=True, code="missing") for p in gone]

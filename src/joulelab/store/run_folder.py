@@ -186,11 +186,15 @@ def write_json_atomic(path: Path, data: Mapping[str, Any], *, sync: bool = True)
 
 
 def read_meta(run: Path) -> dict[str, Any]:
-    """Read `run.json` in the current schema; raise NotARun, NewerSchema or StoreError."""
+    """Read `run.json` in the current schema; a host that is missing is empty.
+
+    Raises NotARun, NewerSchema or StoreError.
+    """
     if not os.path.lexists(run / "run.json"):
         why = "no run.json in it, or no permission"
         raise NotARun("not a run folder", where=str(run), why=why, next="joulelab ls", code="not-a-run.folder")
-    return upgrade_document("run", read_json(run / "run.json"), where=str(run))
+    meta = upgrade_document("run", read_json(run / "run.json"), where=str(run))
+    return {**meta, "host": meta.get("host") or ""}
 
 
 def read_end(run: Path) -> dict[str, Any] | None:

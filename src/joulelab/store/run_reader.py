@@ -187,11 +187,13 @@ class Run:
         known = [*(problem for table in tables for problem in table.problems), *self._unread.values()]
         listed = {problem.path for problem in known}
         known += [p for p in (*self._verify_documents(), *self._find_added(events)) if p.path not in listed]
-        folders = [self.path / host for host in dict.fromkeys((str(self.meta.get("host")), *self.hosts))]
+        folders = [self.path / host for host in dict.fromkeys((self.meta["host"], *self.hosts)) if host]
         sizes = (self.end or {}).get("files")
         files = {name: record.size for name, record in self._verifier.records.items()}
         files |= {name: size for name, size in sizes.items() if type(size) is int} if isinstance(sizes, dict) else {}
-        return find_damage(known, state=self.state, folders=folders, tables=tables, events=events, files=files)
+        return find_damage(
+            known, run=self.path, state=self.state, folders=folders, tables=tables, events=events, files=files
+        )
 
     def find_unusable(self) -> str:
         """Return the first event or mark with a value that readers cannot use, and its fault; empty if none."""

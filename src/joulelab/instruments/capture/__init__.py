@@ -122,7 +122,7 @@ def parse_capture(text: str, where: str = "capture") -> Capture:
         else:
             try:
                 _parse_line(capture, section, line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:  # the second: JSON that is nested too deeply
                 raise refuse_capture(where, f"line {number} of the {section} cannot be read", str(error)) from None
     if not capture.family or not capture.exchanges:
         raise refuse_capture(where, "the capture is not whole", "it has no family or no exchanges")

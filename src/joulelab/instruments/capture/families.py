@@ -194,7 +194,7 @@ def _tap_http(tape: Tape, client: Any, *, explores: bool = False) -> Any:
 
 def _write_answer(answer: Any) -> str:
     text = answer.body.decode("utf-8", "replace")
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         text = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
     return text if answer.status == 200 else f"HTTP {answer.status} {text}"
 

@@ -31,7 +31,7 @@ def read_recording(path: Path) -> tuple[str, dict[str, str]]:
                 exchanges[f"/{place}"] = json.dumps(json.loads(file.read_text("utf-8")), separators=(",", ":"))
         else:
             family, exchanges = "snmp", parse_walk(path.read_text("utf-8", "replace"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error), code="config.no-recording") from None
     if not exchanges:
         advice = (

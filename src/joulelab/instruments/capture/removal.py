@@ -169,7 +169,7 @@ def remove_from_json(exchanges: Mapping[str, str], remover: Remover) -> dict[str
 def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -59,8 +59,8 @@ class RunTrial:
         return self.list_members("joulelab.recorder")
 
     def list_workload(self) -> list[psutil.Process]:
-        """Return the workload, if it runs."""
-        return self.list_members(WORKLOAD[-1])
+        """Return the workload, if it runs; the command of the supervisor ends with the same words."""
+        return [one for one in self.list_members() if read_words(one) == WORKLOAD]
 
     def end_workload(self) -> bool:
         """Kill the workload, which may start late; return whether joulelab has ended."""
@@ -143,7 +143,7 @@ class RunKills:
             WAYS[way](trial, draw)
             counts.kills[f"run: {way}"] += 1
             known += trial.list_members()
-            workload = [one for one in known if WORKLOAD[-1] in read_words(one)]
+            workload = [one for one in known if read_words(one) == WORKLOAD]
             time.sleep(draw.uniform(0.1, 0.5))
             hit = any(not is_alive(one) for one in recorders)
             known += trial.list_members()

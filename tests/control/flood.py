@@ -25,6 +25,7 @@ from tests.control.fake import world
 FLOODER, LISTED, UNLISTED = 54001, 54002, 54003
 CONFIG = f"[[allow]]\nusers = [{FLOODER}, {LISTED}]\n"
 FloodKind = Literal["none", "busy", "silent", "unlisted", "churn"]
+NICE = -5  # as in packaging/joulelab-capd.service
 # The attack of each kind: its user, its connections, its processes.
 KINDS: dict[FloodKind, tuple[int, int, int]] = {
     "none": (FLOODER, 0, 0),
@@ -165,6 +166,7 @@ def flood_daemon(kind: FloodKind, folder: Path, seconds: float = 5.0, *, source:
     environ["PYTHONPATH"] = f"{source}:{environ['PYTHONPATH']}" if source else environ["PYTHONPATH"]
     uid, count, processes = KINDS[kind]
     capd = Capd(environ, folder, CONFIG)
+    os.setpriority(os.PRIO_PROCESS, capd.process.pid, NICE)
     started: list[subprocess.Popen[str]] = []
     try:
         probe_words = [sys.executable, "-c", PROBE, str(LISTED), str(seconds)]

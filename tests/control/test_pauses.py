@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -279,6 +280,14 @@ def test_a_pause_without_a_keeper_ends_and_one_keeper_is_enough(monkeypatch, sen
     pauses.prepare()
     assert len(starts) == 1
     assert sent == []
+
+
+def test_a_pause_whose_keeper_lives_goes_on():
+    with JobPauses({}, os.getpid()) as pauses:
+        pauses._link = SimpleNamespace(receive_messages=lambda _: None, broken=False, close=lambda: "")
+        pauses.is_paused = True
+        assert pauses.serve() == []
+        pauses.is_paused = False
 
 
 def test_the_restorer_of_a_killed_keeper_waits_for_the_client(monkeypatch, environ):
